@@ -1,0 +1,72 @@
+// m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;
+// w -= lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+// D. Kingma, J. Ba, ICLR 2015. Lazy: only rows of the batch move. t is the
+// number of steps of the whole group (Adam) or of the row itself (AdamPerRow),
+// each counting the current one.
+#pragma once
+
+#include <cmath>
+
+#include "core/optimizer/optimizer.h"
+
+namespace dynemb {
+
+// 1 - beta^t. Through expm1, since 1 - powf loses every digit while beta^t is
+// near 1.
+DYNEMB_HD float BiasCorrection(float beta, double t) {
+  return static_cast<float>(-expm1(t * log(static_cast<double>(beta))));
+}
+
+struct AdamRule {
+  struct RowTerms {
+    float step_size;         // lr / (1 - b1^t)
+    float inv_root_correct;  // 1 / sqrt(1 - b2^t)
+  };
+
+  DYNEMB_HD AdamRule(const OptimizerParameters& parameters, float learning_rate)
+      : rate(learning_rate),
+        beta1(parameters.beta1),
+        beta2(parameters.beta2),
+        epsilon(parameters.epsilon) {}
+
+  DYNEMB_HD RowTerms TermsAt(double t) const {
+    return {rate / BiasCorrection(beta1, t), 1.0f / sqrtf(BiasCorrection(beta2, t))};
+  }
+  DYNEMB_HD void Column(RowTerms terms, float g, float& w, float& m, float& v) const {
+    m = beta1 * m + (1.0f - beta1) * g;
+    v = beta2 * v + (1.0f - beta2) * (g * g);
+    w -= terms.step_size * m / (sqrtf(v) * terms.inv_root_correct + epsilon);
+  }
+
+  float rate, beta1, beta2, epsilon;
+};
+
+struct Adam : AdamRule {
+  static constexpr int kVectors = 2;
+  static constexpr int kScalars = 0;
+
+  DYNEMB_HD Adam(const OptimizerParameters& parameters, const StepOperands& operands)
+      : AdamRule(parameters, operands.learning_rate),
+        terms(TermsAt(static_cast<double>(operands.step) + 1.0)) {}
+
+  DYNEMB_HD RowTerms Row(float*) const { return terms; }
+
+  RowTerms terms;
+};
+static_assert(UpdateRule<Adam>);
+
+struct AdamPerRow : AdamRule {
+  static constexpr int kVectors = 2;
+  static constexpr int kScalars = 1;  // steps of this row, exact up to 2^24
+
+  DYNEMB_HD AdamPerRow(const OptimizerParameters& parameters, const StepOperands& operands)
+      : AdamRule(parameters, operands.learning_rate) {}
+
+  DYNEMB_HD RowTerms Row(float* count) const {
+    *count += 1.0f;
+    return TermsAt(static_cast<double>(*count));
+  }
+};
+static_assert(UpdateRule<AdamPerRow>);
+
+}  // namespace dynemb

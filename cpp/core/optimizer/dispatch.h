@@ -1,0 +1,27 @@
+// The one place where the kind of an optimizer becomes a type.
+#pragma once
+
+#include "core/optimizer/adagrad.h"
+#include "core/optimizer/adam.h"
+#include "core/optimizer/optimizer.h"
+#include "core/optimizer/sgd.h"
+
+namespace dynemb {
+
+// Calls body.template operator()<Rule>() with the rule of `kind`.
+template <class Body>
+auto DispatchRule(OptimizerKind kind, Body&& body) {
+  switch (kind) {
+    case OptimizerKind::kAdagrad:
+      return body.template operator()<Adagrad>();
+    case OptimizerKind::kAdam:
+      return body.template operator()<Adam>();
+    case OptimizerKind::kAdamPerRow:
+      return body.template operator()<AdamPerRow>();
+    case OptimizerKind::kSgd:
+      break;
+  }
+  return body.template operator()<Sgd>();
+}
+
+}  // namespace dynemb

@@ -1,0 +1,42 @@
+// What an optimizer is to the engine: how much state a row carries, and how one
+// column moves. Rows of a step are independent, each is updated once.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+
+#include "core/annotations.h"
+
+namespace dynemb {
+
+enum class OptimizerKind : int32_t { kSgd = 0, kAdagrad = 1, kAdam = 2, kAdamPerRow = 3 };
+
+// The numbers of an optimizer; each kind says which it reads.
+struct OptimizerParameters {
+  OptimizerKind kind;
+  float beta1, beta2, epsilon;
+  float initial_state;  // first value of every state column
+};
+
+// Operands of one step, equal for all rows.
+struct StepOperands {
+  float learning_rate;
+  int64_t step;  // updates done before this one
+};
+
+// A rule is a type with
+//   kVectors   state vectors of `dim` columns each
+//   kScalars   numbers per row (float) behind them
+//   Rule(parameters, operands)         once a step
+//   Row(scalars) -> RowTerms           once a row, may advance the scalars
+//   Column(terms, g, w, s0, s1)        once a column; unused states are dummies
+template <class Rule>
+concept UpdateRule = requires(const Rule rule, float* scalars, float g, float& w, float& s) {
+  { Rule::kVectors } -> std::convertible_to<int>;
+  { Rule::kScalars } -> std::convertible_to<int>;
+  { rule.Row(scalars) };
+  { rule.Column(rule.Row(scalars), g, w, s, s) } -> std::same_as<void>;
+  requires Rule::kVectors <= 2;
+};
+
+}  // namespace dynemb

@@ -1,0 +1,33 @@
+// Where the parts of a row lie:
+//   [embedding | state vector 0 | state vector 1 | scalars], each part padded to
+//   16 bytes, so that every part can be moved in 16-byte pieces.
+#pragma once
+
+#include <cstdint>
+
+#include "core/annotations.h"
+#include "core/types.h"
+
+namespace dynemb {
+
+struct RowLayout {
+  int dim;      // columns of the embedding
+  int vectors;  // state vectors
+  int scalars;  // numbers per row
+
+  DYNEMB_HD static int Padded(int floats) { return (floats + 3) / 4 * 4; }
+  DYNEMB_HD int64_t VectorOffset(int vector) const {
+    return static_cast<int64_t>(Padded(dim)) * (1 + vector);
+  }
+  DYNEMB_HD int64_t ScalarOffset() const { return VectorOffset(vectors); }
+  DYNEMB_HD int64_t StrideFloats() const { return VectorOffset(vectors) + Padded(scalars); }
+  DYNEMB_HD Bytes StrideBytes() const {
+    return StrideFloats() * static_cast<Bytes>(sizeof(float));
+  }
+  // Floats of state as dynemb_jax sees them: vectors, then scalars, no padding.
+  DYNEMB_HD int64_t StateFloats() const {
+    return static_cast<int64_t>(dim) * vectors + scalars;
+  }
+};
+
+}  // namespace dynemb

@@ -1,0 +1,61 @@
+// Writes given rows for given keys, new or not; the last of equal keys stays.
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "cpu/cpu_backend.h"
+#include "cpu/key_set.h"
+
+namespace dynemb {
+namespace {
+
+int64_t CountNew(const CpuTable& table, const KeyBatch& keys) {
+  KeySet absent(keys.count);
+  for (int64_t i = 0; i < keys.count; ++i) {
+    Key key = keys.keys[i];
+    if (FindRow(table.index(), HashKey(key), key) == kNoRow) absent.Insert(key);
+  }
+  return absent.size();
+}
+
+// State as dynemb_jax sees it ([vectors | scalars] without padding) into a row.
+void WriteState(const RowLayout& layout, const float* state, float* row) {
+  for (int v = 0; v < layout.vectors; ++v) {
+    std::copy_n(state + int64_t{v} * layout.dim, layout.dim, row + layout.VectorOffset(v));
+  }
+  std::copy_n(state + int64_t{layout.vectors} * layout.dim, layout.scalars,
+              row + layout.ScalarOffset());
+}
+
+}  // namespace
+
+Status CpuBackend::Assign(TokenPair token, const AssignBatch& batch) {
+  std::unique_lock<std::shared_mutex> lock(mutex_);
+  DYNEMB_RETURN_IF_ERROR(CheckToken(*token.in));
+  CpuTable& target = table(batch.keys.table);
+  const RowLayout& layout = target.layout();
+  int64_t room = 0;
+  DYNEMB_RETURN_IF_ERROR(target.MakeRoom(CountNew(target, batch.keys), &room));
+  for (int64_t i = 0; i < batch.keys.count; ++i) {
+    Key key = batch.keys.keys[i];
+    KeyHash hash = HashKey(key);
+    bool inserted = false;
+    RowIndex row = room > 0 ? target.FindOrInsert(hash, key, &inserted)
+                            : FindRow(target.index(), hash, key);
+    if (row == kNoRow) {
+      ++target.counters.refused_budget;
+      continue;
+    }
+    room -= inserted;
+    std::copy_n(batch.rows + i * layout.dim, layout.dim, target.Row(row));
+    target.InitState(row);
+    if (batch.state != nullptr) {
+      WriteState(layout, batch.state + i * layout.StateFloats(), target.Row(row));
+    }
+    ++target.counters.assigned;
+  }
+  Advance(token);
+  return Status();
+}
+
+}  // namespace dynemb

@@ -1,0 +1,50 @@
+#include "cpu/cpu_backend.h"
+
+#include <mutex>
+
+namespace dynemb {
+
+Status CpuBackend::Create(std::vector<TableConfig> configs, int32_t first_version,
+                          std::shared_ptr<Backend>* backend) {
+  std::shared_ptr<CpuBackend> created(new CpuBackend(std::move(configs)));
+  for (const TableConfig& config : created->configs()) {
+    created->tables_.push_back(std::make_unique<CpuTable>(config));
+    DYNEMB_RETURN_IF_ERROR(created->tables_.back()->Init());
+  }
+  created->version_ = static_cast<uint32_t>(first_version);
+  *backend = std::move(created);
+  return Status();
+}
+
+Status CpuBackend::CheckToken(int32_t token) const {
+  if (static_cast<uint32_t>(token) == version_) return Status();
+  return StaleState("this Embeddings is not the current state of its tables: its token is ", token,
+                    ", the tables are at ", static_cast<int32_t>(version_),
+                    "; use the Embeddings that the last lookup, apply_gradients, assign or erase "
+                    "returned, or call dynemb_jax.resync(emb) to go on from the tables as they are.");
+}
+
+Status CpuBackend::CheckLookupToken(int32_t token, uint64_t ids_checksum, bool* replay) const {
+  *replay = static_cast<uint32_t>(token) + 1 == version_ && last_was_lookup_ &&
+            ids_checksum == last_ids_checksum_;
+  return *replay ? Status() : CheckToken(token);
+}
+
+void CpuBackend::Advance(TokenPair token) {
+  *token.out = static_cast<int32_t>(++version_);
+  last_was_lookup_ = false;
+}
+
+int32_t CpuBackend::Version() {
+  std::shared_lock<std::shared_mutex> lock(mutex_);
+  return static_cast<int32_t>(version_);
+}
+
+std::vector<TableStats> CpuBackend::Stats() {
+  std::shared_lock<std::shared_mutex> lock(mutex_);
+  std::vector<TableStats> stats;
+  for (const auto& table : tables_) stats.push_back(table->Stats());
+  return stats;
+}
+
+}  // namespace dynemb

@@ -1,0 +1,51 @@
+// A table group in host memory. Each verb is defined in the file of its name.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <shared_mutex>
+#include <vector>
+
+#include "core/status.h"
+#include "cpu/cpu_table.h"
+#include "table/backend.h"
+
+namespace dynemb {
+
+// Thread-safe: XLA may call from several threads. Verbs that change the group
+// exclude all others; finds share.
+class CpuBackend : public Backend {
+ public:
+  // `first_version` is the token of the new group.
+  static Status Create(std::vector<TableConfig> configs, int32_t first_version,
+                       std::shared_ptr<Backend>* backend);
+
+  Status Lookup(TokenPair token, const LookupBatch& batch) override;
+  Status Find(TokenPair token, const FindBatch& batch) override;
+  Status Update(TokenPair token, const UpdateBatch& batch) override;
+  Status Assign(TokenPair token, const AssignBatch& batch) override;
+  Status Erase(TokenPair token, const KeyBatch& batch) override;
+  Status Get(const GetBatch& batch) override;
+  int32_t Version() override;
+  std::vector<TableStats> Stats() override;
+
+ private:
+  explicit CpuBackend(std::vector<TableConfig> configs) : Backend(std::move(configs)) {}
+
+  CpuTable& table(int position) { return *tables_[static_cast<size_t>(position)]; }
+  Status CheckToken(int32_t token) const;
+  // As CheckToken, but lets the repetition of the last lookup pass: *replay.
+  Status CheckLookupToken(int32_t token, uint64_t ids_checksum, bool* replay) const;
+  // Ends a verb that changed the group.
+  void Advance(TokenPair token);
+
+  std::shared_mutex mutex_;
+  std::vector<std::unique_ptr<CpuTable>> tables_;
+  uint32_t version_ = 0;     // wraps; shown to the outside as int32
+  int64_t steps_ = 0;        // updates done
+  int32_t generation_ = 0;   // erase calls that freed rows
+  bool last_was_lookup_ = false;
+  uint64_t last_ids_checksum_ = 0;
+};
+
+}  // namespace dynemb

@@ -1,0 +1,121 @@
+#include "cpu/cpu_index.h"
+
+#include <mutex>
+#include <vector>
+
+#include "cpu/thread_pool.h"
+
+namespace dynemb {
+namespace {
+
+// Places an entry whose key is known to be absent, in the first bucket of its
+// path with room (B2).
+void PlaceAbsent(const IndexView& view, const Entry& entry) {
+  KeyHash hash = HashKey(entry.key);
+  for (ProbePath path(hash, view.num_buckets); !path.Exhausted(); path.Advance()) {
+    TagSector& sector = view.Sector(path.bucket());
+    if (uint32_t empty = sector.Empty()) {
+      int slot = LowestBit(empty);
+      sector.tags[slot] = hash.Tag();
+      view.EntryAt({path.bucket(), slot}) = entry;
+      return;
+    }
+    sector.control |= kOverflowMark;
+  }
+}
+
+}  // namespace
+
+Status CpuIndex::Grow(uint64_t num_buckets) {
+  DYNEMB_RETURN_IF_ERROR(
+      sectors_.Commit(static_cast<Bytes>(num_buckets) * static_cast<Bytes>(sizeof(TagSector))));
+  DYNEMB_RETURN_IF_ERROR(entries_.Commit(static_cast<Bytes>(num_buckets) * kSlotsPerBucket *
+                                         static_cast<Bytes>(sizeof(Entry))));
+  view_.sectors = reinterpret_cast<TagSector*>(sectors_.data());
+  view_.entries = reinterpret_cast<Entry*>(entries_.data());
+  if (view_.num_buckets == 0) {
+    view_.num_buckets = num_buckets;  // committed bytes are zero: all empty
+  }
+  while (view_.num_buckets < num_buckets) Split();
+  return Status();
+}
+
+// Doubles in place. A key in its home bucket b stays at b or goes to b + N, so
+// every pair of buckets is one thread's own work. Keys that had overflowed are
+// taken out and placed again once all marks are cleared: the new marks are exact.
+void CpuIndex::Split() {
+  const uint64_t old_buckets = view_.num_buckets;
+  IndexView grown = view_;
+  grown.num_buckets = 2 * old_buckets;
+  std::vector<Entry> overflowed;
+  std::mutex overflowed_mutex;
+
+  auto split_range = [&](int64_t begin, int64_t end) {
+    std::vector<Entry> local;
+    for (int64_t i = begin; i < end; ++i) {
+      BucketIndex low{static_cast<uint64_t>(i)};
+      BucketIndex high{static_cast<uint64_t>(i) + old_buckets};
+      TagSector& from = grown.Sector(low);
+      TagSector& to = grown.Sector(high);
+      to = TagSector{};
+      int placed = 0;
+      for (int slot = 0; slot < kSlotsPerBucket; ++slot) {
+        if (from.tags[slot] == 0) continue;
+        const Entry& entry = grown.EntryAt({low, slot});
+        KeyHash hash = HashKey(entry.key);
+        if (hash.Home(old_buckets) != low) {
+          local.push_back(entry);
+        } else if (hash.Home(grown.num_buckets) == high) {
+          to.tags[placed] = from.tags[slot];
+          grown.EntryAt({high, placed++}) = entry;
+        } else {
+          continue;  // stays
+        }
+        from.tags[slot] = 0;
+      }
+      from.control = 0;
+    }
+    if (local.empty()) return;
+    std::lock_guard<std::mutex> lock(overflowed_mutex);
+    overflowed.insert(overflowed.end(), local.begin(), local.end());
+  };
+  ThreadPool::Shared().ParallelFor(static_cast<int64_t>(old_buckets), 1024, split_range);
+
+  view_ = grown;
+  for (const Entry& entry : overflowed) PlaceAbsent(view_, entry);
+}
+
+Entry& CpuIndex::FindOrPlace(KeyHash hash, Key key, bool* inserted) {
+  SlotRef free{BucketIndex{0}, -1};
+  ProbePath path(hash, view_.num_buckets);
+  for (; !path.Exhausted(); path.Advance()) {
+    BucketIndex b = path.bucket();
+    int slot = FindInBucket(view_, b, hash, key);
+    if (slot >= 0) {
+      *inserted = false;
+      return view_.EntryAt({b, slot});
+    }
+    TagSector& sector = view_.Sector(b);
+    uint32_t empty = sector.Empty();
+    if (free.slot < 0 && empty != 0) free = {b, LowestBit(empty)};
+    if (!sector.Overflowed()) {
+      // The key is absent (B2). Without room so far, it goes further on.
+      if (free.slot >= 0) break;
+      sector.control |= kOverflowMark;
+    }
+  }
+  *inserted = true;
+  view_.Sector(free.bucket).tags[free.slot] = hash.Tag();
+  Entry& entry = view_.EntryAt(free);
+  entry = Entry{key, 0};
+  return entry;
+}
+
+RowIndex CpuIndex::Erase(Key key) {
+  SlotRef ref = FindSlot(view_, HashKey(key), key);
+  if (ref.slot < 0) return kNoRow;
+  view_.Sector(ref.bucket).tags[ref.slot] = 0;
+  return view_.EntryAt(ref).Row();
+}
+
+}  // namespace dynemb

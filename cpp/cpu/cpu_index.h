@@ -1,0 +1,40 @@
+// The index of one table in host memory: where keys are placed, and how it
+// doubles. Rows are only numbers here.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/bucket.h"
+#include "core/probe.h"
+#include "core/status.h"
+#include "core/types.h"
+#include "memory/growable_host_buffer.h"
+
+namespace dynemb {
+
+class CpuIndex {
+ public:
+  // Makes room for `num_buckets` (a power of two, not smaller than now) and
+  // splits until they are in use. Keys keep their rows. kMemory: unchanged.
+  Status Grow(uint64_t num_buckets);
+
+  // The entry of `key`, placed with row kNoRow's bits if it was absent;
+  // *inserted tells. The caller has made sure that a slot is free.
+  Entry& FindOrPlace(KeyHash hash, Key key, bool* inserted);
+
+  // Frees the key's slot and returns its row; kNoRow if it was absent.
+  RowIndex Erase(Key key);
+
+  const IndexView& view() const { return view_; }
+  Bytes bytes() const { return static_cast<Bytes>(view_.num_buckets) * kBytesPerBucket; }
+
+ private:
+  void Split();
+
+  GrowableHostBuffer sectors_;
+  GrowableHostBuffer entries_;
+  IndexView view_{nullptr, nullptr, 0};
+};
+
+}  // namespace dynemb

@@ -1,0 +1,20 @@
+// Forgets keys. Their rows return to the pool; the same keys start afresh later.
+#include <mutex>
+
+#include "cpu/cpu_backend.h"
+
+namespace dynemb {
+
+Status CpuBackend::Erase(TokenPair token, const KeyBatch& batch) {
+  std::unique_lock<std::shared_mutex> lock(mutex_);
+  DYNEMB_RETURN_IF_ERROR(CheckToken(*token.in));
+  CpuTable& target = table(batch.table);
+  int64_t erased = 0;
+  for (int64_t i = 0; i < batch.count; ++i) erased += target.Erase(batch.keys[i]);
+  target.counters.erased += erased;
+  if (erased > 0) ++generation_;
+  Advance(token);
+  return Status();
+}
+
+}  // namespace dynemb

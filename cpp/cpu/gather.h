@@ -1,0 +1,68 @@
+// From row numbers to the rows that a call returns: copied, or pooled in bags.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "core/pool.h"
+#include "cpu/cpu_table.h"
+#include "cpu/probe_block.h"
+#include "table/batch.h"
+
+namespace dynemb {
+
+inline void PrefetchRow(const float* row, int dim) {
+  for (int column = 0; column < dim; column += 16) __builtin_prefetch(row + column);
+}
+
+// The row of one id, wherever it comes from; null for padding. `spare` is space
+// for a row that has no address: [dim].
+inline const float* RowOrMissing(const CpuTable& table, const FeatureInput& feature, int64_t id,
+                                 int64_t row, float* spare) {
+  if (row >= 0) return table.Row(RowIndex{row});
+  if (row == kRowPadded) return nullptr;
+  table.FillMissing(LoadKey(feature, id), spare);
+  return spare;
+}
+
+// Writes outputs [begin, end) of a feature: ids where it is not pooled, bags
+// where it is. rows[i] belongs to id first_id + i. out: [NumOutputRows, dim].
+inline void Gather(const CpuTable& table, const FeatureInput& feature, const int64_t* rows,
+                   int64_t first_id, int64_t begin, int64_t end, float* out) {
+  constexpr int64_t kAhead = 8;
+  const int dim = table.layout().dim;
+  const size_t row_bytes = static_cast<size_t>(dim) * sizeof(float);
+  const bool pooled = feature.combiner != Combiner::kNone;
+  const int64_t length = pooled ? feature.bag_length : 1;
+  const int64_t last_id = end * length;
+  std::unique_ptr<float[]> spare(new float[static_cast<size_t>(dim)]);
+  for (int64_t bag = begin; bag < end; ++bag) {
+    float* target = out + bag * dim;
+    BagSums sums;
+    if (pooled) std::fill(target, target + dim, 0.0f);
+    for (int64_t id = bag * length; id < (bag + 1) * length; ++id) {
+      if (int64_t ahead = id + kAhead; ahead < last_id && rows[ahead - first_id] >= 0) {
+        PrefetchRow(table.Row(RowIndex{rows[ahead - first_id]}), dim);
+      }
+      const float* row = RowOrMissing(table, feature, id, rows[id - first_id], spare.get());
+      if (!pooled) {
+        if (row == nullptr) {
+          std::memset(target, 0, row_bytes);
+        } else {
+          std::memcpy(target, row, row_bytes);
+        }
+      } else if (row != nullptr) {
+        float weight = feature.weights == nullptr ? 1.0f : feature.weights[id];
+        sums.Add(weight);
+        for (int column = 0; column < dim; ++column) target[column] += weight * row[column];
+      }
+    }
+    if (pooled) {
+      float scale = BagScale(feature.combiner, sums);
+      for (int column = 0; column < dim; ++column) target[column] *= scale;
+    }
+  }
+}
+
+}  // namespace dynemb

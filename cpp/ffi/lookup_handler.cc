@@ -1,0 +1,66 @@
+// operands: token, features (see ReadFeatures)
+// results:  token, header, per feature rows and index, per table unique_rows
+// plan:     [features, features' fields ..., tables, table ...]
+#include "ffi/frame.h"
+#include "ffi/handlers.h"
+#include "table/registry.h"
+
+namespace dynemb {
+namespace {
+
+int64_t NumIdsOf(std::span<const FeatureInput> features, int table) {
+  int64_t ids = 0;
+  for (const FeatureInput& feature : features) {
+    if (feature.table == table) ids += feature.NumIds();
+  }
+  return ids;
+}
+
+Status LookupCall(int64_t group, int32_t device, Plan plan_attr, xffi::RemainingArgs arg_list,
+                  xffi::RemainingRets ret_list) {
+  std::shared_ptr<Backend> backend;
+  DYNEMB_RETURN_IF_ERROR(Registry::Global().Find(group, device, &backend));
+  PlanCursor plan(plan_attr);
+  ArgCursor args(arg_list);
+  RetCursor rets(ret_list);
+  TokenPair token{args.NextS32(1), rets.NextS32(1)};
+
+  std::vector<FeatureInput> features;
+  DYNEMB_RETURN_IF_ERROR(ReadFeatures(*backend, plan.Next(), plan, args, &features));
+  std::vector<int> tables(static_cast<size_t>(plan.Next()));
+  for (int& table : tables) table = static_cast<int>(plan.Next());
+
+  int32_t* header = rets.NextS32(kHeaderCounts + static_cast<int64_t>(tables.size()));
+  std::vector<float*> rows;
+  std::vector<int32_t*> index;
+  for (const FeatureInput& feature : features) {
+    int64_t dim = backend->configs()[static_cast<size_t>(feature.table)].dim;
+    rows.push_back(rets.NextF32(feature.NumOutputRows() * dim));
+    index.push_back(rets.NextS32(feature.NumIds()));
+  }
+  std::vector<int64_t*> unique_rows;
+  for (int table : tables) {
+    unique_rows.push_back(
+        reinterpret_cast<int64_t*>(rets.NextPairs(NumIdsOf(features, table))));
+  }
+  DYNEMB_RETURN_IF_ERROR(args.status());
+  DYNEMB_RETURN_IF_ERROR(rets.status());
+  if (!plan.Ok()) return InvalidArgument("lookup: malformed plan; reinstall dynemb_jax.");
+  return backend->Lookup(token, LookupBatch{features, rows, index, tables, unique_rows, header});
+}
+
+xffi::Error Lookup(int64_t group, Plan plan, int32_t device, xffi::RemainingArgs args,
+                   xffi::RemainingRets rets) {
+  return ToFfiError(LookupCall(group, device, plan, args, rets));
+}
+
+}  // namespace
+}  // namespace dynemb
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(DynembLookupCpu, dynemb::Lookup,
+                              xla::ffi::Ffi::Bind()
+                                  .Attr<int64_t>("group")
+                                  .Attr<dynemb::Plan>("plan")
+                                  .Ctx<xla::ffi::DeviceOrdinal>()
+                                  .RemainingArgs()
+                                  .RemainingRets());

@@ -1,0 +1,87 @@
+// operands: token, learning rates [tables of the group], step [1], then per
+//           lookup: header, per table unique_rows, per feature index, grads and,
+//           where there are any, weights
+// results:  token
+// plan:     [lookups, per lookup: tables, table ..., features, per feature:
+//            table, combiner, weighted]
+#include "ffi/frame.h"
+#include "ffi/handlers.h"
+#include "table/registry.h"
+
+namespace dynemb {
+namespace {
+
+Status ReadResidual(const Backend& backend, PlanCursor& plan, ArgCursor& args,
+                    LookupResidual* residual) {
+  residual->tables.resize(static_cast<size_t>(plan.Next()));
+  for (int& table : residual->tables) table = static_cast<int>(plan.Next());
+  residual->header = args.NextS32(kHeaderCounts + static_cast<int64_t>(residual->tables.size()));
+  for (size_t t = 0; t < residual->tables.size(); ++t) {
+    xffi::AnyBuffer pairs = args.NextAny();
+    residual->unique_rows.push_back(static_cast<const int64_t*>(pairs.untyped_data()));
+    residual->unique_capacity.push_back(static_cast<int64_t>(pairs.element_count()) / 2);
+  }
+  int64_t num_features = plan.Next();
+  for (int64_t f = 0; f < num_features; ++f) {
+    FeatureGradient& gradient = residual->features.emplace_back();
+    gradient.table = static_cast<int>(plan.Next());
+    gradient.combiner = static_cast<Combiner>(plan.Next());
+    const bool weighted = plan.Next() != 0;
+    if (gradient.table < 0 || static_cast<size_t>(gradient.table) >= backend.configs().size()) {
+      return InvalidArgument("a plan names table ", gradient.table, " of ",
+                             backend.configs().size(), "; reinstall dynemb_jax.");
+    }
+    const int64_t dim = backend.configs()[static_cast<size_t>(gradient.table)].dim;
+    const bool pooled = gradient.combiner != Combiner::kNone;
+    xffi::AnyBuffer index = args.NextAny();
+    DYNEMB_RETURN_IF_ERROR(args.status());
+    if (index.element_type() != xffi::DataType::S32) {
+      return InvalidArgument("update: index is not int32; pass the Activations of lookup.");
+    }
+    BagShape shape = BagsOf({index.dimensions().begin(), index.dimensions().size()}, pooled);
+    gradient.num_bags = shape.num_bags;
+    gradient.bag_length = shape.bag_length;
+    gradient.index = static_cast<const int32_t*>(index.untyped_data());
+    gradient.grads = args.NextF32((pooled ? gradient.num_bags : gradient.NumIds()) * dim);
+    gradient.weights = weighted ? args.NextF32(gradient.NumIds()) : nullptr;
+  }
+  return args.status();
+}
+
+Status UpdateCall(int64_t group, int32_t device, Plan plan_attr, xffi::RemainingArgs arg_list,
+                  xffi::RemainingRets ret_list) {
+  std::shared_ptr<Backend> backend;
+  DYNEMB_RETURN_IF_ERROR(Registry::Global().Find(group, device, &backend));
+  PlanCursor plan(plan_attr);
+  ArgCursor args(arg_list);
+  RetCursor rets(ret_list);
+  TokenPair token{args.NextS32(1), rets.NextS32(1)};
+  UpdateBatch batch{};
+  batch.learning_rates = args.NextF32(static_cast<int64_t>(backend->configs().size()));
+  batch.step = args.NextS32(1);
+  std::vector<LookupResidual> lookups(static_cast<size_t>(plan.Next()));
+  for (LookupResidual& lookup : lookups) {
+    DYNEMB_RETURN_IF_ERROR(ReadResidual(*backend, plan, args, &lookup));
+  }
+  batch.lookups = lookups;
+  DYNEMB_RETURN_IF_ERROR(args.status());
+  DYNEMB_RETURN_IF_ERROR(rets.status());
+  if (!plan.Ok()) return InvalidArgument("update: malformed plan; reinstall dynemb_jax.");
+  return backend->Update(token, batch);
+}
+
+xffi::Error Update(int64_t group, Plan plan, int32_t device, xffi::RemainingArgs args,
+                   xffi::RemainingRets rets) {
+  return ToFfiError(UpdateCall(group, device, plan, args, rets));
+}
+
+}  // namespace
+}  // namespace dynemb
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(DynembUpdateCpu, dynemb::Update,
+                              xla::ffi::Ffi::Bind()
+                                  .Attr<int64_t>("group")
+                                  .Attr<dynemb::Plan>("plan")
+                                  .Ctx<xla::ffi::DeviceOrdinal>()
+                                  .RemainingArgs()
+                                  .RemainingRets());

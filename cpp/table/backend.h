@@ -1,0 +1,54 @@
+// The verbs of a table group on one device.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/status.h"
+#include "table/batch.h"
+#include "table/counters.h"
+#include "table/table_config.h"
+
+namespace dynemb {
+
+struct TableStats {
+  TableCounters counters;
+  int64_t rows;
+  int64_t capacity;  // slots
+  Bytes index_bytes;
+  Bytes row_bytes;
+};
+
+// A token is the group's version. A verb that changes the group takes the
+// current one and returns the next; with any other it fails with kStaleState.
+// Every verb either does all of its work or leaves the group as it was.
+struct TokenPair {
+  const int32_t* in;
+  int32_t* out;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual Status Lookup(TokenPair token, const LookupBatch& batch) = 0;
+  virtual Status Find(TokenPair token, const FindBatch& batch) = 0;
+  virtual Status Update(TokenPair token, const UpdateBatch& batch) = 0;
+  virtual Status Assign(TokenPair token, const AssignBatch& batch) = 0;
+  virtual Status Erase(TokenPair token, const KeyBatch& batch) = 0;
+
+  // Host calls; the caller has waited for the token.
+  virtual Status Get(const GetBatch& batch) = 0;
+  virtual int32_t Version() = 0;
+  virtual std::vector<TableStats> Stats() = 0;
+
+  const std::vector<TableConfig>& configs() const { return configs_; }
+
+ protected:
+  explicit Backend(std::vector<TableConfig> configs) : configs_(std::move(configs)) {}
+
+ private:
+  std::vector<TableConfig> configs_;
+};
+
+}  // namespace dynemb

@@ -1,0 +1,118 @@
+// The operands of one call, as plain pointers into the caller's buffers.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/types.h"
+
+namespace dynemb {
+
+// How 64-bit keys lie in the input. Narrow integers are extended as their type
+// says: int32 -1 is the key of all ones.
+enum class KeyFormat : int32_t { kInt32 = 0, kUint32 = 1, kBits64 = 2 };
+
+enum class Padding : int32_t { kNone = 0, kLengths = 1, kMask = 2 };
+
+// One feature: `num_bags` bags of `bag_length` ids each. Not pooled: bag_length
+// still is the last axis where lengths pad, 1 otherwise.
+struct FeatureInput {
+  int table;  // position in the group
+  Combiner combiner;
+  KeyFormat format;
+  Padding padding;
+  int64_t num_bags;
+  int64_t bag_length;
+  const void* keys;        // [num_bags, bag_length]
+  const int32_t* lengths;  // [num_bags] or null
+  const uint8_t* mask;     // [num_bags, bag_length] or null
+  const float* weights;    // [num_bags, bag_length] or null
+
+  int64_t NumIds() const { return num_bags * bag_length; }
+  int64_t NumOutputRows() const {
+    return combiner == Combiner::kNone ? NumIds() : num_bags;
+  }
+  bool Valid(int64_t bag, int64_t position) const {
+    switch (padding) {
+      case Padding::kLengths: return position < lengths[bag];
+      case Padding::kMask: return mask[bag * bag_length + position] != 0;
+      case Padding::kNone: break;
+    }
+    return true;
+  }
+};
+
+struct FindBatch {
+  std::span<const FeatureInput> features;
+  std::span<float* const> rows;  // per feature: [NumOutputRows, dim]
+};
+
+// What lookup says of itself in its header output (int32).
+enum HeaderField : int {
+  kHeaderVersion = 0,     // of the token it returned
+  kHeaderStep = 1,        // updates done before
+  kHeaderGeneration = 2,  // erase calls before: rows may be reused afterwards
+  kHeaderCounts = 3,      // number of unique rows, one a table looked up
+};
+
+// unique_rows of table t holds the row numbers in order of first occurrence,
+// positions of `index` refer to it; kNoRow fills the rest.
+struct LookupBatch {
+  std::span<const FeatureInput> features;
+  std::span<float* const> rows;            // per feature: [NumOutputRows, dim]
+  std::span<int32_t* const> index;         // per feature: [NumIds]
+  std::span<const int> tables;             // tables looked up, ascending
+  std::span<int64_t* const> unique_rows;   // per such table: [ids of the table]
+  int32_t* header;                         // [kHeaderCounts + tables]
+};
+
+// Gradient of one looked-up feature.
+struct FeatureGradient {
+  int table;
+  Combiner combiner;
+  int64_t num_bags;
+  int64_t bag_length;
+  const int32_t* index;  // [num_bags, bag_length] from lookup
+  const float* weights;  // as in lookup, or null
+  const float* grads;    // [rows of the output, dim]
+
+  int64_t NumIds() const { return num_bags * bag_length; }
+};
+
+// What one lookup left for the update.
+struct LookupResidual {
+  std::vector<FeatureGradient> features;
+  std::vector<int> tables;
+  std::vector<const int64_t*> unique_rows;  // per table
+  std::vector<int64_t> unique_capacity;     // elements behind each pointer
+  const int32_t* header;
+};
+
+struct UpdateBatch {
+  std::span<const LookupResidual> lookups;
+  const float* learning_rates;  // [tables of the group]
+  const int32_t* step;          // [1]: updates done before; < 0: the group's own count
+};
+
+// Keys of host calls come padded to a few fixed lengths.
+struct KeyBatch {
+  int table;
+  const Key* keys;
+  int64_t count;  // of them, the first ones, are meant
+};
+
+struct AssignBatch {
+  KeyBatch keys;
+  const float* rows;   // [count, dim]
+  const float* state;  // [count, RowLayout::StateFloats] or null: initial state
+};
+
+struct GetBatch {
+  KeyBatch keys;
+  uint8_t* found;
+  float* rows;   // [count, dim]
+  float* state;  // [count, RowLayout::StateFloats]
+};
+
+}  // namespace dynemb

@@ -1,0 +1,39 @@
+// How large a table becomes before a call that brings new rows. Pure
+// arithmetic, the same for every backend.
+#pragma once
+
+#include <cstdint>
+
+#include "core/bucket.h"
+#include "core/types.h"
+#include "table/table_config.h"
+
+namespace dynemb {
+
+// Bytes that one row takes beside the index: its numbers and its stamp.
+inline Bytes RowBytes(const RowLayout& layout) {
+  return layout.StrideBytes() + static_cast<Bytes>(sizeof(uint64_t));
+}
+
+// Rows that `num_buckets` buckets may hold at the load limit; at least 1.
+int64_t RowLimit(uint64_t num_buckets, double max_load);
+
+struct Room {
+  uint64_t num_buckets;
+  int64_t row_capacity;
+};
+
+// Bytes of the budget that `room` uses.
+Bytes RoomBytes(const TableConfig& config, const Room& room);
+
+struct RoomPlan {
+  Room room;        // what to grow to, never smaller than what is there
+  int64_t granted;  // of the new rows asked for; fewer only if the budget ends
+};
+
+// Room for `rows` present and `new_rows` more. The index doubles as often as the
+// load limit asks; rows grow by an eighth or by what is needed, whichever is
+// more, and never beyond the budget.
+RoomPlan PlanRoom(const TableConfig& config, const Room& now, int64_t rows, int64_t new_rows);
+
+}  // namespace dynemb

@@ -1,0 +1,57 @@
+"""Dynamic embedding tables for JAX: any 64-bit key, tables that grow while training."""
+
+from dynemb_jax import errors as errors
+from dynemb_jax import initializers as initializers
+from dynemb_jax import optimizers as optimizers
+from dynemb_jax.config import FeatureConfig as FeatureConfig
+from dynemb_jax.config import TableConfig as TableConfig
+from dynemb_jax.embeddings import Activations as Activations
+from dynemb_jax.embeddings import Embeddings as Embeddings
+from dynemb_jax.embeddings import apply_gradients as apply_gradients
+from dynemb_jax.embeddings import create as create
+from dynemb_jax.embeddings import lookup as lookup
+from dynemb_jax.embeddings import remat_policy as remat_policy
+from dynemb_jax.embeddings import taps as taps
+from dynemb_jax.host import TableRows as TableRows
+from dynemb_jax.host import TableStats as TableStats
+from dynemb_jax.host import assign as assign
+from dynemb_jax.host import close as close
+from dynemb_jax.host import contains as contains
+from dynemb_jax.host import erase as erase
+from dynemb_jax.host import get as get
+from dynemb_jax.host import resync as resync
+from dynemb_jax.host import stats as stats
+from dynemb_jax.inputs import Padded as Padded
+from dynemb_jax.keys import Keys as Keys
+from dynemb_jax.keys import hash_keys as hash_keys
+from dynemb_jax.keys import keys as keys
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Activations",
+    "Embeddings",
+    "FeatureConfig",
+    "Keys",
+    "Padded",
+    "TableConfig",
+    "TableRows",
+    "TableStats",
+    "apply_gradients",
+    "assign",
+    "close",
+    "contains",
+    "create",
+    "erase",
+    "errors",
+    "get",
+    "hash_keys",
+    "initializers",
+    "keys",
+    "lookup",
+    "optimizers",
+    "remat_policy",
+    "resync",
+    "stats",
+    "taps",
+]

@@ -1,0 +1,1 @@
+"""Custom derivatives: the mathematics first, the code in the same order."""

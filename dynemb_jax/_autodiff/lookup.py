@@ -1,0 +1,158 @@
+"""Derivatives of lookup with respect to weights and taps.
+
+With v_i = W[k_i] the looked-up rows, a pooled output is y = p(v, w), p one of sum, mean, sqrtn
+over a bag, and y = v without pooling. W lives in the engine, so its cotangent is not an array:
+  ct_W reaches the table through apply_gradients, from ct_y, which the user differentiates for
+       explicitly, or receives through a tap: y = p(v, w) + tap, hence ct_tap = ct_y.
+  ct_w is the VJP of p at (v, w), taken by JAX of the pooling below. It needs v, so where lookup is
+       differentiated, weighted features fetch unpooled rows and pool them here.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dynemb_jax._primitives.features import COMBINER_CODES, FeaturePlan
+from dynemb_jax._primitives.find import find
+from dynemb_jax._primitives.lookup import LookupResults, lookup
+from dynemb_jax.inputs import PADDING_LENGTHS, FeatureIds
+
+_SUM, _MEAN, _SQRTN = (COMBINER_CODES[name] for name in ("sum", "mean", "sqrtn"))
+
+# One feature: (ids, lengths or mask or None), its weights or None, its tap or None.
+Ids = tuple[jax.Array, jax.Array | None]
+Verb = Callable[..., Any]
+
+
+def pool(rows: jax.Array, weights: jax.Array, valid: jax.Array, combiner: int) -> jax.Array:
+    """Pools rows (..., L, dim) with weights (..., L) where valid; the formulas of core/pool.h."""
+    used = jnp.where(valid, weights, 0.0)
+    total = jnp.sum(used[..., None] * jnp.where(valid[..., None], rows, 0.0), axis=-2)
+    if combiner == _SUM:
+        return total
+    if combiner == _MEAN:
+        divisor = jnp.sum(used, axis=-1)
+    else:
+        squares = jnp.sum(used * used, axis=-1)
+        # The inner where keeps sqrt's infinite slope at 0 out of the gradient.
+        divisor = jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1.0)), 0.0)
+    safe = jnp.where(divisor == 0, 1.0, divisor)
+    return jnp.where((divisor == 0)[..., None], 0.0, total / safe[..., None])
+
+
+def _valid(plan: FeaturePlan, ids: Ids) -> jax.Array:
+    array, pad = ids
+    shape = plan.index_shape(array.shape)
+    if pad is None:
+        return jnp.ones(shape, bool)
+    if plan.padding == PADDING_LENGTHS:
+        return jnp.arange(shape[-1], dtype=jnp.int32) < jnp.expand_dims(pad, -1)
+    return pad
+
+
+def _operands(
+    ids: Sequence[Ids], weights: Sequence[jax.Array | None], plans: Sequence[FeaturePlan]
+) -> list[jax.Array]:
+    flat: list[jax.Array] = []
+    for (array, pad), weight, plan in zip(ids, weights, plans, strict=True):
+        flat.append(array)
+        if pad is not None:
+            flat.append(pad)
+        if plan.weighted and weight is not None:
+            flat.append(weight)
+    return flat
+
+
+def _run(
+    verb: Verb, group: int, plans: tuple[FeaturePlan, ...], token: Any, ids: Any, weights: Any
+) -> LookupResults:
+    results = verb(group, plans, token, _operands(ids, weights, plans))
+    if isinstance(results, LookupResults):
+        return results
+    token, rows = results
+    return LookupResults(token, jnp.zeros((0,), jnp.int32), rows, (), ())
+
+
+def _is_pooled_by_jax(plan: FeaturePlan) -> bool:
+    return plan.weighted and plan.combiner != COMBINER_CODES[None]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _lookup(
+    verb: Verb,
+    group: int,
+    plans: tuple[FeaturePlan, ...],
+    token: jax.Array,
+    ids: tuple[Ids, ...],
+    weights: tuple[jax.Array | None, ...],
+    taps: tuple[jax.Array | None, ...],
+) -> LookupResults:
+    del taps  # zeros by contract; XLA drops them
+    return _run(verb, group, plans, token, ids, weights)
+
+
+def _lookup_fwd(
+    verb: Verb, group: int, plans: tuple[FeaturePlan, ...], token: Any, ids: Any, weights: Any,
+    taps: Any,
+) -> tuple[LookupResults, Any]:
+    raw = tuple(
+        plan._replace(combiner=COMBINER_CODES[None], weighted=False)
+        if _is_pooled_by_jax(plan)
+        else plan
+        for plan in plans
+    )
+    results = _run(verb, group, raw, token, ids, weights)
+    rows, pullbacks = [], []
+    for plan, feature_ids, weight, row in zip(plans, ids, weights, results.rows, strict=True):
+        pullback = None
+        if _is_pooled_by_jax(plan):
+            valid = _valid(plan, feature_ids)
+            row, pullback = jax.vjp(
+                lambda w, row=row, valid=valid, plan=plan: pool(row, w, valid, plan.combiner),
+                weight,
+            )
+        rows.append(row)
+        pullbacks.append(pullback)
+    has_tap = tuple(None if tap is None else jnp.zeros((0,)) for tap in taps)
+    unused = tuple(None if p is not None else w for p, w in zip(pullbacks, weights, strict=True))
+    return results._replace(rows=tuple(rows)), (tuple(pullbacks), unused, has_tap)
+
+
+def _lookup_bwd(
+    verb: Verb, group: int, plans: tuple[FeaturePlan, ...], residuals: Any, ct: LookupResults
+) -> tuple[Any, ...]:
+    del verb, group, plans
+    pullbacks, unused, has_tap = residuals
+    ct_weights, ct_taps = [], []
+    for pullback, weight, tap, ct_rows in zip(pullbacks, unused, has_tap, ct.rows, strict=True):
+        if pullback is not None:
+            ct_weights.append(pullback(ct_rows)[0])
+        else:
+            ct_weights.append(None if weight is None else jnp.zeros_like(weight))
+        ct_taps.append(None if tap is None else ct_rows)
+    return None, None, tuple(ct_weights), tuple(ct_taps)
+
+
+_lookup.defvjp(_lookup_fwd, _lookup_bwd)
+
+
+def _call(
+    verb: Verb,
+    group: int,
+    plans: tuple[FeaturePlan, ...],
+    token: jax.Array,
+    features: Sequence[FeatureIds],
+    taps: Sequence[jax.Array | None],
+) -> LookupResults:
+    ids = tuple((feature.ids, feature.pad) for feature in features)
+    weights = tuple(feature.weights for feature in features)
+    return _lookup(verb, group, plans, token, ids, weights, tuple(taps))
+
+
+# lookup_with_taps(group, plans, token, features, taps) -> LookupResults, and the same for find,
+# whose results have no header, index and unique_rows.
+lookup_with_taps = partial(_call, lookup)
+find_with_taps = partial(_call, find)

@@ -1,0 +1,175 @@
+"""What a table is and which features read it. Frozen, checked when made."""
+
+import dataclasses
+import difflib
+import math
+import re
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dynemb_jax import initializers, optimizers
+from dynemb_jax.errors import ConfigError
+
+COMBINERS = (None, "sum", "mean", "sqrtn")
+_NAME = re.compile(r"[A-Za-z0-9_.\-]+")
+_MAX_DIM = 1 << 20
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return (_is_count(value) or isinstance(value, float | np.floating)) and math.isfinite(
+        value  # pyright: ignore[reportArgumentType]
+    )
+
+
+class _Strict(type):
+    """Says which field was meant where a keyword is unknown, and stays a TypeError."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        known = [f.name for f in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
+        for name in kwargs:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}."
+                raise UnknownFieldError(f"{cls.__name__} has no field {name!r}; {hint}")
+        return super().__call__(*args, **kwargs)
+
+
+class UnknownFieldError(ConfigError, TypeError):
+    """A field that the configuration does not have."""
+
+
+@dataclass(frozen=True)
+class TableConfig(metaclass=_Strict):
+    """A table: rows of ``dim`` numbers for any 64-bit keys, with no vocabulary size.
+
+    Attributes:
+        name: letters, digits, ``_``, ``-`` and ``.``; first values of rows depend on it.
+        dim: columns of a row.
+        dtype: of the rows; float32.
+        optimizer: how rows learn, from :mod:`dynemb_jax.optimizers`.
+        initializer: first values of rows, from :mod:`dynemb_jax.initializers`.
+        eviction: which rows to forget; not available yet, tables grow.
+        admission: which keys to let in; not available yet, all are.
+        max_load: share of the index's slots in use before it doubles, in (0, 1).
+        initial_rows: rows to make room for at the start.
+        max_bytes: budget for index, rows and optimizer state, in bytes; None: the machine's.
+        on_full: what new keys meet when the budget is used up. "error": TableFullError, nothing
+            changed. "drop": the missing row, counted in ``stats(emb)[name].refused``.
+        placement: where rows live; "device".
+        missing_row: what keys without a row look like: a number for all columns, or
+            "initializer" for the first values they would get.
+        trainable: False leaves rows as they are in ``apply_gradients``.
+
+    Raises:
+        ConfigError: a value that cannot work.
+        NotImplementedError: an option of a later release.
+    """
+
+    name: str
+    dim: int
+    _: KW_ONLY
+    dtype: Any = np.float32
+    optimizer: optimizers.Optimizer = field(default_factory=lambda: optimizers.adagrad(0.05))
+    initializer: initializers.Initializer = field(default_factory=initializers.uniform)
+    eviction: Any = None
+    admission: Any = None
+    max_load: float = 0.85
+    initial_rows: int = 0
+    max_bytes: int | None = None
+    on_full: str = "error"
+    placement: Any = "device"
+    missing_row: float | str = 0.0
+    trainable: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise ConfigError(
+                f"name must be letters, digits, '_', '-' or '.', got {self.name!r}; "
+                "write e.g. TableConfig('items', dim=64)."
+            )
+        if not _is_count(self.dim) or not 0 < self.dim <= _MAX_DIM:
+            self._reject("dim", f"a whole number in [1, {_MAX_DIM}]", "dim=64")
+        if not isinstance(self.optimizer, optimizers.Optimizer):
+            self._reject("optimizer", "one of dynemb_jax.optimizers", "optimizers.adagrad(0.05)")
+        if not isinstance(self.initializer, initializers.Initializer):
+            self._reject("initializer", "one of dynemb_jax.initializers", "initializers.normal()")
+        self._check_capacity()
+        is_default = isinstance(self.missing_row, str) and self.missing_row == "initializer"
+        if not is_default and (isinstance(self.missing_row, str) or not _is_number(self.missing_row)):
+            self._reject("missing_row", "a finite number or 'initializer'", "missing_row=0.0")
+        if not isinstance(self.trainable, bool):
+            self._reject("trainable", "True or False", "trainable=False")
+        self._check_later_options()
+
+    def _check_capacity(self) -> None:
+        if not _is_number(self.max_load) or not 0.0 < self.max_load < 1.0:
+            self._reject("max_load", "a number in (0, 1)", "max_load=0.85")
+        if not _is_count(self.initial_rows) or self.initial_rows < 0:
+            self._reject("initial_rows", "a whole number, 0 or more", "initial_rows=100_000")
+        if self.max_bytes is not None and (not _is_count(self.max_bytes) or self.max_bytes <= 0):
+            self._reject("max_bytes", "a positive number of bytes or None", "max_bytes=8 << 30")
+        if self.on_full not in ("error", "drop", "evict"):
+            self._reject("on_full", "'error', 'drop' or 'evict'", "on_full='drop'")
+
+    def _check_later_options(self) -> None:
+        for option in ("eviction", "admission"):
+            if getattr(self, option) is not None:
+                self._not_yet(option, "leave it None and bound the table with max_bytes")
+        if self.on_full == "evict":
+            self._not_yet("on_full", "use on_full='error' or 'drop'")
+        if self.placement != "device":
+            self._not_yet("placement", "use placement='device'")
+        try:
+            dtype = np.dtype(self.dtype)
+        except TypeError:
+            self._reject("dtype", "a floating dtype", "dtype=jnp.float32")
+        if dtype != np.float32:  # pyright: ignore[reportPossiblyUnboundVariable]
+            self._not_yet("dtype", "use dtype=jnp.float32")
+        object.__setattr__(self, "dtype", np.dtype(np.float32))
+
+    def _reject(self, option: str, expected: str, example: str) -> None:
+        raise ConfigError(
+            f"table {self.name!r}: {option} must be {expected}, got {getattr(self, option)!r}; "
+            f"write e.g. {example}."
+        )
+
+    def _not_yet(self, option: str, instead: str) -> None:
+        raise NotImplementedError(
+            f"table {self.name!r}: {option}={getattr(self, option)!r} is not available yet; "
+            f"{instead}."
+        )
+
+
+@dataclass(frozen=True)
+class FeatureConfig(metaclass=_Strict):
+    """A feature: which table its ids look up, and how bags of ids are pooled.
+
+    Attributes:
+        table: the table; several features may share one.
+        combiner: None returns a row per id; "sum", "mean" and "sqrtn" pool over the last axis
+            of the ids, with weights w: ``sum(w v)``, over ``sum(w)``, over ``sqrt(sum(w**2))``.
+
+    Raises:
+        ConfigError: a value that cannot work.
+    """
+
+    table: TableConfig
+    combiner: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.table, TableConfig):
+            raise ConfigError(
+                f"FeatureConfig needs a TableConfig, got {self.table!r}; "
+                "write FeatureConfig(TableConfig('items', dim=64))."
+            )
+        if self.combiner not in COMBINERS:
+            raise ConfigError(
+                f"feature of table {self.table.name!r}: combiner must be None, 'sum', 'mean' or "
+                f"'sqrtn', got {self.combiner!r}; write e.g. combiner='mean'."
+            )

@@ -1,0 +1,172 @@
+"""A table group: the static part of an Embeddings, and the owner of its native tables."""
+
+import hashlib
+import weakref
+from collections import Counter
+from typing import Any, NoReturn
+
+import jax
+
+from dynemb_jax import _native
+from dynemb_jax.config import FeatureConfig, TableConfig
+from dynemb_jax.errors import (
+    ClosedError,
+    ConfigError,
+    DynembError,
+    UnknownTableError,
+    from_exception,
+)
+
+_ON_FULL = {"error": 0, "drop": 1}
+
+# Groups made so far in this process, per fingerprint: a program that creates the same tables in
+# the same order gets the same ids in every process, and JAX's persistent compilation cache hits.
+_created: Counter[int] = Counter()
+
+
+class Feature:
+    """One feature of a group: its table's position, its configuration, its name in messages."""
+
+    __slots__ = ("config", "path", "table")
+
+    def __init__(self, path: str, table: int, config: FeatureConfig):
+        """Plain fields."""
+        self.path = path
+        self.table = table
+        self.config = config
+
+
+class Group:
+    """Static part of an Embeddings. Equal only to itself, so programs never mix groups."""
+
+    def __init__(self, features: Any, seed: int):
+        """Collects tables from features and creates them natively.
+
+        Raises:
+            ConfigError: features that cannot work together.
+            TableMemoryError, TableFullError: no room for the initial rows.
+        """
+        leaves, self.treedef = jax.tree_util.tree_flatten_with_path(features)
+        if not leaves:
+            raise ConfigError("create needs at least one FeatureConfig, got an empty nest.")
+        tables: dict[str, TableConfig] = {}
+        self.features: tuple[Feature, ...] = ()
+        for path, config in leaves:
+            name = jax.tree_util.keystr(path) or "(the only one)"
+            if not isinstance(config, FeatureConfig):
+                raise ConfigError(
+                    f"feature {name} must be a FeatureConfig, got {type(config).__name__}; write "
+                    "dynemb_jax.FeatureConfig(table)."
+                )
+            known = tables.setdefault(config.table.name, config.table)
+            if known != config.table:
+                raise ConfigError(
+                    f"two different tables are named {known.name!r} ({known} and {config.table}); "
+                    "use one TableConfig object in all features that share it, or two names."
+                )
+            position = list(tables).index(config.table.name)
+            self.features += (Feature(name, position, config),)
+        self.tables = tuple(tables.values())
+        self.device = jax.config.jax_default_device or jax.local_devices()[0]  # pyright: ignore
+        if isinstance(self.device, str):
+            self.device = jax.local_devices(backend=self.device)[0]
+        if self.device.platform != "cpu":
+            raise NotImplementedError(
+                f"tables on platform {self.device.platform!r} are not available yet; run with "
+                "JAX_PLATFORMS=cpu or under jax.default_device(jax.devices('cpu')[0])."
+            )
+        self.ordinal: int = self.device.id
+        self.id = _next_id(self.tables, self.features, seed)
+        self._create(seed)
+        self._finalizer = weakref.finalize(self, _native.close_group, self.id)
+
+    def _create(self, seed: int) -> None:
+        first_version = self.id & 0x3FFFFFFF  # tokens of two groups differ
+        tables = [_native_fields(table) for table in self.tables]
+        with native_errors():
+            _native.create_group(self.id, self.ordinal, first_version, seed % (1 << 64), tables)
+
+    def table_position(self, name: str) -> int:
+        """Position of a table.
+
+        Raises:
+            UnknownTableError: no table of that name.
+        """
+        for position, table in enumerate(self.tables):
+            if table.name == name:
+                return position
+        known = ", ".join(repr(table.name) for table in self.tables)
+        raise UnknownTableError(f"no table named {name!r}; this Embeddings has {known}.")
+
+    @property
+    def closed(self) -> bool:
+        """Whether close was called."""
+        return not self._finalizer.alive
+
+    def check_open(self) -> None:
+        """Raises ClosedError after close."""
+        if self.closed:
+            raise ClosedError(
+                "these tables are closed; call dynemb_jax.create again and use its Embeddings."
+            )
+
+    def close(self) -> None:
+        """Frees the native tables; programs in flight finish first."""
+        self._finalizer()
+
+    def __reduce__(self) -> NoReturn:
+        raise DynembError(
+            "an Embeddings cannot be pickled or copied deeply: its rows live in the native "
+            "library; read them with dynemb_jax.get."
+        )
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{table.name}[{table.dim}]" for table in self.tables)
+        return f"Group({names}{', closed' if self.closed else ''})"
+
+
+class native_errors:  # noqa: N801 (reads as a word: with native_errors():)
+    """Raises our classes for failures of the native module and of programs run eagerly."""
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """Translates."""
+        if isinstance(error, RuntimeError | ValueError):
+            ours = from_exception(error)
+            if ours is not None and ours is not error:
+                raise ours from error
+
+
+def _next_id(tables: tuple[TableConfig, ...], features: tuple[Feature, ...], seed: int) -> int:
+    text = repr((tables, [(f.path, f.table, f.config.combiner) for f in features], seed))
+    fingerprint = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    serial = _created[fingerprint]
+    _created[fingerprint] += 1
+    text = f"{fingerprint}/{serial}"
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1  # 63 bits: a positive int64 attribute
+
+
+def _native_fields(table: TableConfig) -> dict[str, Any]:
+    rule = table.optimizer.native()
+    is_initial = table.missing_row == "initializer"
+    return {
+        "name": table.name,
+        "dim": int(table.dim),
+        "optimizer": rule.optimizer,
+        "beta1": float(rule.beta1),
+        "beta2": float(rule.beta2),
+        "epsilon": float(rule.epsilon),
+        "initial_state": float(rule.initial_state),
+        "initializer": table.initializer.kind,
+        "initializer_parameter": table.initializer.resolve(table.dim),
+        "max_load": float(table.max_load),
+        "initial_rows": int(table.initial_rows),
+        "max_bytes": -1 if table.max_bytes is None else int(table.max_bytes),
+        "on_full": _ON_FULL[table.on_full],
+        "missing_is_initial": is_initial,
+        "missing_value": 0.0 if is_initial else float(table.missing_row),
+        "trainable": table.trainable,
+    }

@@ -1,0 +1,151 @@
+"""What a feature's ids may look like, and how they reach the engine."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dynemb_jax.errors import InputError
+from dynemb_jax.keys import Keys, keys
+
+PADDING_NONE, PADDING_LENGTHS, PADDING_MASK = 0, 1, 2
+
+
+@jax.tree_util.register_pytree_node_class
+class Padded:
+    """Ids in rows of one length, of which only some are meant. A pytree.
+
+    Padding is said here and never by a key: every value of an id is a key.
+
+    Attributes:
+        ids: integers or Keys, ``(..., L)``.
+        lengths: integers ``(...)``, the first so many ids of each row are meant; or None.
+        mask: booleans ``(..., L)``, True where an id is meant; or None.
+        weights: numbers ``(..., L)`` for pooling, any sign, with gradients; or None for 1.
+    """
+
+    __slots__ = ("ids", "lengths", "mask", "weights")
+
+    def __init__(self, ids: Any, lengths: Any = None, *, mask: Any = None, weights: Any = None):
+        """Checks shapes. NumPy int64 ids keep all 64 bits (they become Keys).
+
+        Raises:
+            InputError: neither or both of lengths and mask, or shapes that do not fit.
+        """
+        ids = ids if isinstance(ids, Keys) else as_ids(ids)
+        if (lengths is None) == (mask is None):
+            raise InputError(
+                f"Padded needs either lengths or mask, got {'both' if mask is not None else 'none'}"
+                "; pass lengths=(number of ids meant per row) or mask=(True where meant)."
+            )
+        shape = tuple(ids.shape)
+        if not shape:
+            raise InputError("Padded needs ids with an axis to pad, got shape (); pass ids (B, L).")
+        self.ids = ids
+        self.lengths = _checked("lengths", lengths, shape[:-1], "iu")
+        self.mask = _checked("mask", mask, shape, "b")
+        self.weights = _checked("weights", weights, shape, "fiu")
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], None]:
+        """For JAX."""
+        return (self.ids, self.lengths, self.mask, self.weights), None
+
+    @classmethod
+    def tree_unflatten(cls, aux: None, children: tuple[Any, ...]) -> "Padded":
+        """For JAX, which also builds it around things that are no arrays."""
+        made = object.__new__(cls)
+        made.ids, made.lengths, made.mask, made.weights = children
+        return made
+
+    def __repr__(self) -> str:
+        padding = "lengths" if self.lengths is not None else "mask"
+        weights = ", weights" if self.weights is not None else ""
+        return f"Padded(ids{tuple(jnp.shape(self.ids)) if not isinstance(self.ids, Keys) else self.ids.shape}, {padding}{weights})"
+
+
+def _checked(name: str, value: Any, shape: tuple[int, ...], kinds: str) -> Any:
+    if value is None:
+        return None
+    value = value if isinstance(value, jax.Array | np.ndarray) else np.asarray(value)
+    if tuple(value.shape) != shape:
+        raise InputError(
+            f"Padded: {name} must have shape {shape}, got {tuple(value.shape)}; lengths follow "
+            "ids.shape[:-1], mask and weights follow ids.shape."
+        )
+    if value.dtype.kind not in kinds:
+        wanted = {"iu": "integers", "b": "booleans"}.get(kinds, "numbers")
+        raise InputError(f"Padded: {name} must be {wanted}, got {value.dtype}; cast it.")
+    return value
+
+
+def as_ids(values: Any) -> Any:
+    """An id array the engine can read, or Keys where 64 bits would be lost in JAX.
+
+    Raises:
+        InputError: no integers.
+    """
+    if isinstance(values, Keys):
+        return values
+    if isinstance(values, jax.Array):
+        return _as_word(values)
+    if isinstance(values, np.ndarray | np.integer) and values.dtype.kind in "iu":
+        if values.dtype.itemsize < 8:
+            return _as_word(jnp.asarray(values))
+        return keys(values)
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return _as_word(values)
+    return keys(values)
+
+
+def _as_word(array: Any) -> Any:
+    kind, size = array.dtype.kind, array.dtype.itemsize
+    if kind not in "iu":
+        raise InputError(
+            f"ids must be integers, got {array.dtype}; cast them, or hash strings with "
+            "dynemb_jax.hash_keys."
+        )
+    if size < 4:
+        return array.astype(np.int32 if kind == "i" else np.uint32)
+    return array
+
+
+class FeatureIds(NamedTuple):
+    """One feature's ids as the primitives take them."""
+
+    ids: jax.Array  # integers, or uint32 pairs where wide
+    wide: bool
+    padding: int
+    pad: jax.Array | None  # int32 lengths or bool mask
+    weights: jax.Array | None  # float32
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the ids."""
+        return tuple(self.ids.shape[:-1] if self.wide else self.ids.shape)
+
+
+def normalize(leaf: Any, path: str) -> FeatureIds:
+    """Ids of one feature in the engine's form.
+
+    Args:
+        leaf: array, Keys, Padded or nested sequence of integers.
+        path: how the feature is named in messages.
+
+    Raises:
+        InputError: naming the feature.
+    """
+    try:
+        padded = leaf if isinstance(leaf, Padded) else None
+        ids = as_ids(leaf.ids if isinstance(leaf, Padded) else leaf)
+    except InputError as error:
+        raise InputError(f"feature {path}: {error}") from None
+    wide = isinstance(ids, Keys)
+    array = jnp.asarray(ids.pairs if isinstance(ids, Keys) else ids)
+    if padded is None:
+        return FeatureIds(array, wide, PADDING_NONE, None, None)
+    weights = None if padded.weights is None else jnp.asarray(padded.weights).astype(jnp.float32)
+    if padded.lengths is not None:
+        pad = jnp.asarray(padded.lengths).astype(jnp.int32)
+        return FeatureIds(array, wide, PADDING_LENGTHS, pad, weights)
+    return FeatureIds(array, wide, PADDING_MASK, jnp.asarray(padded.mask), weights)

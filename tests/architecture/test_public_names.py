@@ -1,0 +1,42 @@
+"""The public surface: small, sorted, documented."""
+
+import inspect
+import types
+
+import pytest
+
+import dynemb_jax as dj
+
+LIMIT = 40
+
+
+def test_names_are_few_and_sorted():
+    assert len(dj.__all__) <= LIMIT
+    assert list(dj.__all__) == sorted(dj.__all__)
+    assert len(set(dj.__all__)) == len(dj.__all__)
+
+
+def test_nothing_public_hides_from_the_list():
+    visible = {
+        name
+        for name, value in vars(dj).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+
+    assert visible <= set(dj.__all__)
+
+
+@pytest.mark.parametrize("name", sorted(dj.__all__))
+def test_name_is_documented(name: str):
+    value = getattr(dj, name)
+    if name == "__version__":
+        assert isinstance(value, str)
+        return
+    if not (callable(value) or isinstance(value, types.ModuleType)):
+        pytest.skip("a constant carries no docstring of its own")
+
+    text = inspect.getdoc(value) or ""
+
+    assert len(text.split()) >= 4, f"dj.{name} needs a docstring"
+    # dataclass writes "Name(field: type, ...)" when the author wrote nothing.
+    assert not text.startswith(f"{name}(")

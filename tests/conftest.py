@@ -1,0 +1,42 @@
+"""Platform, strictness and Hypothesis profiles for the whole suite."""
+
+import jax
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Every test runs once on each of these; another back end is one more entry:
+# pytest.param("gpu", marks=pytest.mark.gpu).
+PLATFORMS = [pytest.param("cpu")]
+
+settings.register_profile(
+    "default", max_examples=12, derandomize=True, deadline=None, database=None
+)
+settings.register_profile(
+    "long",
+    parent=settings.get_profile("default"),
+    max_examples=150,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("default")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: many examples; runs only with -m long")
+    jax.config.update("jax_enable_x64", False)
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def pytest_collection_modifyitems(config, items):
+    if "long" in (config.getoption("-m") or ""):
+        return
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.skip(reason="runs with -m long"))
+
+
+@pytest.fixture(params=PLATFORMS, scope="session", autouse=True)
+def platform(request):
+    """The back end that arrays live on unless a test says otherwise."""
+    with jax.default_device(jax.devices(request.param)[0]):
+        yield request.param

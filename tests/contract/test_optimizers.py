@@ -1,0 +1,133 @@
+"""What every optimizer must satisfy: summed duplicates, one update, float64 reference, optax."""
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import dynemb_jax as dj
+from tests.plugins import OPTIMIZERS
+from tests.twin import Twin, assert_close, create, random_grads
+
+OPTAX = {
+    "sgd": optax.sgd(0.1),
+    "adagrad": optax.adagrad(0.05, initial_accumulator_value=0.1, eps=1e-7),
+    "adagrad_other_start": optax.adagrad(0.05, initial_accumulator_value=0.0, eps=1e-3),
+    "adam": optax.adam(0.01),
+    # With every row in every batch, a row's own count is the number of steps.
+    "adam_row": optax.adam(0.01),
+    "adam_other_decay": optax.adam(0.01, b1=0.5, b2=0.75, eps=1e-3),
+}
+
+
+@pytest.mark.parametrize("copies", [1, 2, 33, 1025])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_copies_of_an_id_are_one_update_by_their_sum(name, copies):
+    twin = Twin(optimizer=name)
+    ids = [7] * copies + [8]
+
+    for step in range(2):
+        twin.train(ids, seed=step)
+
+    twin.check()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_hundred_thousand_copies_are_one_update_by_their_sum(name):
+    # A hundred thousand float32 additions round by some 1e-5 of their sum.
+    twin = Twin(optimizer=name, rtol=1e-4)
+
+    twin.train(np.full(100_000, 7))
+
+    twin.check()
+
+
+@pytest.mark.parametrize("name", OPTAX)
+def test_steps_over_all_rows_equal_optax(name):
+    emb = create(4, optimizer=OPTIMIZERS[name][0])
+    ids = np.arange(5)
+    acts, emb = dj.lookup(emb, ids)
+    params = acts.rows
+    state = OPTAX[name].init(params)
+
+    for step in range(4):
+        grads = jnp.asarray(random_grads((5, 4), step))
+        acts, emb = dj.lookup(emb, ids)
+        emb = dj.apply_gradients(emb, acts, grads)
+        updates, state = OPTAX[name].update(grads, state, params)
+        params = optax.apply_updates(params, updates)
+
+    assert_close(dj.get(emb, "items", ids).rows, params, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_rows_that_come_and_go_follow_the_reference(name):
+    twin = Twin(optimizer=name)
+    rng = np.random.default_rng(0)
+
+    for step in range(8):
+        twin.train(rng.integers(0, 20, 16), seed=step)
+
+    twin.check()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_zero_gradient_is_an_update_like_any(name):
+    twin = Twin(optimizer=name)
+    twin.train([1, 2])
+
+    twin.train([1], grads=np.zeros((1, 4), np.float32))
+    twin.train([3], grads=np.zeros((1, 4), np.float32))
+
+    twin.check()
+    assert np.isfinite(dj.get(twin.emb, "items", np.arange(4)).rows).all()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_gradient_that_is_not_finite_stays_in_its_row(name):
+    for bad in (np.nan, np.inf):
+        twin = Twin(optimizer=name)
+        grads = random_grads((3, 4))
+        grads[1, 2] = bad
+
+        with np.errstate(invalid="ignore"):
+            twin.train([1, 2, 3], grads=grads)
+
+        assert not np.isfinite(dj.get(twin.emb, "items", np.array([2])).rows).all()
+        twin.check([1, 3])
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_learning_rate_may_follow_the_step(name):
+    twin = Twin(optimizer=name)
+    rate = optax.piecewise_constant_schedule(0.5, {2: 0.1})
+
+    for step in range(4):
+        acts = twin.lookup([1, 2])
+        grads = random_grads((2, 4), step)
+        twin.emb = dj.apply_gradients(twin.emb, acts, grads, learning_rate=rate)
+        twin.oracle.apply([1, 2], grads, learning_rate=0.5 if step < 2 else 0.05)
+
+    twin.check()
+
+
+def test_every_optimizer_of_the_library_has_a_reference():
+    public = {n for n in vars(dj.optimizers) if n in getattr(dj.optimizers, "__all__", ())}
+
+    makers = {n for n in public if n.islower()}
+
+    assert makers == {"sgd", "adagrad", "adam"}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_equal_descriptors_are_equal_and_frozen(name):
+    rule = OPTIMIZERS[name][0]
+
+    assert hash(rule) == hash(rule)
+    with pytest.raises(AttributeError):
+        rule.learning_rate = 3.0
+
+
+def test_descriptors_of_equal_numbers_compare_equal():
+    assert dj.optimizers.sgd(0.5) == dj.optimizers.sgd(0.5)
+    assert dj.optimizers.adam(0.5) != dj.optimizers.adam(0.5, bias_correction="row")

@@ -1,0 +1,158 @@
+"""Configuration mistakes are found at construction, and the message says what to write."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import dynemb_jax as dj
+
+BAD = {
+    "dim zero": ({"dim": 0}, "dim"),
+    "dim negative": ({"dim": -4}, "dim"),
+    "dim float": ({"dim": 4.0}, "dim"),
+    "dim bool": ({"dim": True}, "dim"),
+    "load zero": ({"max_load": 0.0}, "max_load"),
+    "load one": ({"max_load": 1.0}, "max_load"),
+    "load nan": ({"max_load": float("nan")}, "max_load"),
+    "on_full": ({"on_full": "evcit"}, "on_full"),
+    "initial_rows": ({"initial_rows": -1}, "initial_rows"),
+    "max_bytes": ({"max_bytes": 0}, "max_bytes"),
+    "missing_row": ({"missing_row": "zero"}, "missing_row"),
+    "optimizer": ({"optimizer": "adagrad"}, "optimizer"),
+    "initializer": ({"initializer": 0.5}, "initializer"),
+    "empty name": ({"name": ""}, "name"),
+    "name": ({"name": "user table"}, "name"),
+    "placement": ({"placement": "hots"}, "placement"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_an_impossible_value_is_refused_by_its_option(case):
+    options, word = BAD[case]
+
+    with pytest.raises(dj.errors.ConfigError, match=word) as info:
+        dj.TableConfig(**{"name": "items", "dim": 4, **options})
+
+    assert isinstance(info.value, ValueError)
+    value = next(iter(options.values()))
+    assert str(value) in str(info.value)
+
+
+def test_an_unknown_option_is_refused_and_the_known_ones_are_named():
+    with pytest.raises(dj.errors.ConfigError, match="inital_rows") as info:
+        dj.TableConfig("items", 4, inital_rows=5)
+
+    assert isinstance(info.value, TypeError)
+    assert "initial_rows" in str(info.value)
+
+
+NOT_YET = {
+    "eviction": object(),
+    "admission": object(),
+    "placement": "host",
+    "dtype": "bfloat16",
+    "on_full": "evict",
+}
+
+
+@pytest.mark.parametrize("option", NOT_YET)
+def test_what_is_not_there_yet_says_so_by_name(option):
+    with pytest.raises(NotImplementedError, match=option):
+        dj.TableConfig("items", 4, **{option: NOT_YET[option]})
+
+
+@pytest.mark.parametrize("option", ["mesh", "axis"])
+def test_meshes_are_not_there_yet(option):
+    feature = dj.FeatureConfig(dj.TableConfig("items", 4))
+
+    with pytest.raises(NotImplementedError, match=option):
+        dj.create(feature, **{option: "data"})
+
+
+def test_two_different_tables_of_one_name_are_refused():
+    with pytest.raises(dj.errors.ConfigError, match="items"):
+        dj.create(
+            [
+                dj.FeatureConfig(dj.TableConfig("items", 4)),
+                dj.FeatureConfig(dj.TableConfig("items", 8)),
+            ]
+        )
+
+
+def test_equal_tables_of_one_name_are_one_table():
+    emb = dj.create([dj.FeatureConfig(dj.TableConfig("items", 4)) for _ in range(2)])
+
+    assert tuple(emb.tables) == ("items",)
+
+
+@pytest.mark.parametrize("table", [None, "items", 4, {"name": "items", "dim": 4}])
+def test_a_feature_without_a_table_is_refused(table):
+    with pytest.raises(dj.errors.ConfigError, match=r"(?i)table"):
+        dj.FeatureConfig(table)
+
+
+def test_a_feature_needs_its_table():
+    with pytest.raises(TypeError):
+        dj.FeatureConfig()
+
+
+@pytest.mark.parametrize("combiner", ["avg", "", 1])
+def test_an_unknown_combiner_is_refused_and_the_known_ones_are_named(combiner):
+    with pytest.raises(dj.errors.ConfigError, match="sqrtn"):
+        dj.FeatureConfig(dj.TableConfig("items", 4), combiner)
+
+
+@pytest.mark.parametrize("features", [None, {}, [], "items", {"a": 3}])
+def test_features_that_are_none_are_refused(features):
+    with pytest.raises(dj.errors.ConfigError):
+        dj.create(features)
+
+
+def test_a_table_in_place_of_a_feature_is_refused_with_the_cure():
+    with pytest.raises(dj.errors.ConfigError, match="FeatureConfig"):
+        dj.create(dj.TableConfig("items", 4))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: dj.optimizers.adam(0.1, b1=1.0),
+        lambda: dj.optimizers.adam(0.1, b2=-0.1),
+        lambda: dj.optimizers.adam(0.1, bias_correction="rows"),
+        lambda: dj.optimizers.adagrad(0.1, initial_accumulator=-1.0),
+        lambda: dj.optimizers.adagrad(0.1, eps=-1e-7),
+        lambda: dj.optimizers.sgd("fast"),
+    ],
+    ids=["b1", "b2", "correction", "accumulator", "eps", "rate"],
+)
+def test_an_impossible_optimizer_is_refused(make):
+    with pytest.raises(dj.errors.ConfigError):
+        make()
+
+
+def test_a_seed_that_is_no_integer_is_refused():
+    feature = dj.FeatureConfig(dj.TableConfig("items", 4))
+
+    with pytest.raises(dj.errors.ConfigError, match="seed"):
+        dj.create(feature, seed=0.5)
+
+
+def test_configurations_are_frozen_and_equal_by_value():
+    table, same = dj.TableConfig("items", 4), dj.TableConfig("items", 4)
+
+    assert table == same
+    assert hash(table) == hash(same)
+    assert table != dj.TableConfig("items", 4, initial_rows=1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        table.dim = 5
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        dj.FeatureConfig(table).combiner = "sum"
+
+
+def test_numpy_integers_are_dims():
+    emb = dj.create(dj.FeatureConfig(dj.TableConfig("items", np.int64(3))))
+
+    acts, _ = dj.lookup(emb, np.array([1]))
+
+    assert acts.rows.shape == (1, 3)

@@ -1,0 +1,67 @@
+"""Updates of one row in float64. A gradient here is already the sum over a row's duplicates."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """w -= lr g."""
+
+    learning_rate: object = 0.1
+
+    def initial_state(self, dim):
+        del dim
+        return {}
+
+    def update(self, row, state, grad, learning_rate, step):
+        """Returns the new row and the new state."""
+        del step
+        return row - learning_rate * grad, state
+
+
+@dataclass(frozen=True)
+class Adagrad:
+    """a += g**2; w -= lr g / sqrt(a + eps), and nothing moves where a is zero."""
+
+    learning_rate: object = 0.05
+    initial_accumulator: float = 0.1
+    eps: float = 1e-7
+
+    def initial_state(self, dim):
+        return {"accumulator": np.full(dim, self.initial_accumulator)}
+
+    def update(self, row, state, grad, learning_rate, step):
+        """Returns the new row and the new state."""
+        del step
+        a = state["accumulator"] + grad**2
+        scale = np.where(a == 0, 0.0, 1.0 / np.sqrt(a + self.eps))
+        return row - learning_rate * grad * scale, {"accumulator": a}
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Lazy Adam; the bias correction counts steps of the group or updates of the row."""
+
+    learning_rate: object = 0.01
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+    bias_correction: str = "global"
+
+    def initial_state(self, dim):
+        state = {"mu": np.zeros(dim), "nu": np.zeros(dim)}
+        return state | ({"count": np.int32(0)} if self.bias_correction == "row" else {})
+
+    def update(self, row, state, grad, learning_rate, step):
+        """Returns the new row and the new state."""
+        mu = self.b1 * state["mu"] + (1 - self.b1) * grad
+        nu = self.b2 * state["nu"] + (1 - self.b2) * grad**2
+        new = {"mu": mu, "nu": nu}
+        t = step + 1
+        if self.bias_correction == "row":
+            t = int(state["count"]) + 1
+            new["count"] = np.int32(t)
+        mu_hat, nu_hat = mu / (1 - self.b1**t), nu / (1 - self.b2**t)
+        return row - learning_rate * mu_hat / (np.sqrt(nu_hat) + self.eps), new

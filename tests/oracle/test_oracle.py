@@ -1,0 +1,103 @@
+"""The judge is judged: known answers, an independent library, and finite differences."""
+
+import numpy as np
+import pytest
+import scipy.special
+
+from tests.oracle import optimizers, pooling, row_init
+from tests.oracle.dict_table import DictTable, OracleFullError
+from tests.oracle.philox import KNOWN_ANSWERS, philox4x32
+
+
+@pytest.mark.parametrize(("counter", "key", "words"), KNOWN_ANSWERS)
+def test_philox_gives_the_published_answers(counter, key, words):
+    assert tuple(philox4x32(np.array(counter, np.uint64), key)) == words
+
+
+def test_philox_of_many_counters_is_philox_of_each():
+    counters = np.arange(24, dtype=np.uint64).reshape(2, 3, 4)
+
+    together = philox4x32(counters, (5, 6))
+
+    np.testing.assert_array_equal(together[1, 2], philox4x32(counters[1, 2], (5, 6)))
+
+
+def test_hashes_give_the_published_answers():
+    assert row_init.splitmix64(0) == 0xE220A8397B1DCDAF
+    assert row_init.fnv1a64(b"") == 0xCBF29CE484222325
+    assert row_init.fnv1a64(b"foobar") == 0x85944171F73967E8
+
+
+def test_normal_quantile_agrees_with_scipy():
+    p = np.array([2.0**-33, 1e-6, 0.01, 0.3, 0.4999999])
+
+    np.testing.assert_allclose(row_init._quantile(p), scipy.special.ndtri(p), rtol=1e-12)
+
+
+@pytest.mark.parametrize("combiner", pooling.COMBINERS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_pooling_derivatives_equal_finite_differences(combiner, weighted):
+    rng = np.random.default_rng(0)
+    v, ct = rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 3))
+    present = np.array([[1, 1, 0, 1], [1, 0, 0, 0]], bool)
+    w = rng.uniform(0.5, 2.0, (2, 4)) if weighted else np.ones((2, 4))
+    h = 1e-6
+
+    ct_v, ct_w = pooling.pool_vjp(combiner, v, ct, present, w)
+
+    def slope(dv, dw):
+        ahead = pooling.pool(combiner, v + h * dv, present, w + h * dw)
+        behind = pooling.pool(combiner, v - h * dv, present, w - h * dw)
+        return ((ahead - behind) * ct).sum() / (2 * h)
+
+    dv, dw = rng.normal(size=v.shape), rng.normal(size=w.shape)
+    assert slope(dv, np.zeros_like(w)) == pytest.approx((ct_v * dv).sum(), rel=1e-6)
+    assert slope(np.zeros_like(v), dw) == pytest.approx((ct_w * dw).sum(), rel=1e-6, abs=1e-8)
+
+
+def test_a_bag_without_weight_pools_to_zero_without_gradient():
+    v, ct = np.ones((1, 2, 3)), np.ones((1, 3))
+
+    for combiner in ("mean", "sqrtn"):
+        assert not pooling.pool(combiner, v, np.zeros((1, 2))).any()
+        assert not any(g.any() for g in pooling.pool_vjp(combiner, v, ct, np.zeros((1, 2))))
+
+
+def small_table(**options):
+    return DictTable(
+        "t", 2, optimizer=optimizers.Sgd(0.5), first_rows=row_init.Constant(1.0), **options
+    )
+
+
+def test_a_step_by_hand():
+    table = small_table()
+
+    table.lookup([3, 4, 3])
+    table.apply([3, 4, 3], [[1, 2], [10, 20], [3, 4]])
+
+    np.testing.assert_array_equal(table.values([3, 4, 5]), [[-1, -2], [-4, -9], [0, 0]])
+    assert (table.counters["hits"], table.counters["inserted"]) == (1, 2)
+
+
+def test_a_full_table_refuses_whole_or_drops():
+    whole, dropping = small_table(max_rows=2), small_table(max_rows=2, on_full="drop")
+
+    with pytest.raises(OracleFullError):
+        whole.lookup([1, 2, 3])
+    out = dropping.lookup([1, 2, 3, 1])
+
+    assert not whole.rows
+    assert not whole.counters
+    np.testing.assert_array_equal(out, [[1, 1], [1, 1], [0, 0], [1, 1]])
+    assert dropping.counters["refused"] == 1
+
+
+def test_adam_forgets_its_start_by_group_step_or_by_row():
+    grad, state = np.array([2.0]), {"mu": np.zeros(1), "nu": np.zeros(1)}
+    late, _ = optimizers.Adam().update(np.zeros(1), state, grad, 0.01, 10**6)
+    by_row, _ = optimizers.Adam(bias_correction="row").update(
+        np.zeros(1), state | {"count": np.int32(0)}, grad, 0.01, 10**6
+    )
+
+    assert by_row[0] == pytest.approx(-0.01)
+    assert late[0] == pytest.approx(-0.01 * 0.1 / np.sqrt(0.001))

@@ -1,0 +1,38 @@
+"""The library's plug-ins, each beside its reference: a new one is one line here.
+
+The contract suites run over these tables; others use them to pick a plug-in by name.
+"""
+
+import dynemb_jax as dj
+from tests.oracle import optimizers, row_init
+
+OPTIMIZERS = {
+    "sgd": (dj.optimizers.sgd(0.1), optimizers.Sgd(0.1)),
+    "adagrad": (dj.optimizers.adagrad(0.05), optimizers.Adagrad(0.05)),
+    "adagrad_other_start": (
+        dj.optimizers.adagrad(0.05, initial_accumulator=0.0, eps=1e-3),
+        optimizers.Adagrad(0.05, initial_accumulator=0.0, eps=1e-3),
+    ),
+    "adam": (dj.optimizers.adam(0.01), optimizers.Adam(0.01)),
+    "adam_row": (
+        dj.optimizers.adam(0.01, bias_correction="row"),
+        optimizers.Adam(0.01, bias_correction="row"),
+    ),
+    "adam_other_decay": (
+        dj.optimizers.adam(0.01, b1=0.5, b2=0.75, eps=1e-3),
+        optimizers.Adam(0.01, b1=0.5, b2=0.75, eps=1e-3),
+    ),
+}
+
+INITIALIZERS = {
+    "constant": (dj.initializers.constant(0.3), row_init.Constant(0.3)),
+    "uniform": (dj.initializers.uniform(), row_init.Uniform()),
+    "uniform_scaled": (dj.initializers.uniform(0.7), row_init.Uniform(0.7)),
+    "normal": (dj.initializers.normal(), row_init.Normal()),
+    "normal_scaled": (dj.initializers.normal(2.5), row_init.Normal(2.5)),
+    "truncated_normal": (dj.initializers.truncated_normal(), row_init.TruncatedNormal()),
+    "truncated_normal_scaled": (
+        dj.initializers.truncated_normal(0.02),
+        row_init.TruncatedNormal(0.02),
+    ),
+}
