@@ -4,7 +4,8 @@
 One model, one optimizer and one seed are trained on three kinds of embedding table:
 
 1. dynamic: dynemb_jax, keyed by the raw ids, nothing known about them beforehand;
-2. hashed: fixed tables with as many rows as the dynamic ones came to use, ids hashed modulo;
+2. hashed: fixed tables with as many rows as the dynamic ones came to use, ids hashed modulo. A row
+   takes the same bytes in both; the index of the dynamic tables is extra and printed apart;
 3. full vocabulary: fixed tables with a row for every id, those of the future included.
 
 Each goes through two experiments. The stream predicts every calendar day before training on it.

@@ -118,8 +118,8 @@ def _parse(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Columns user, item, rating, seconds of a tab-separated file with or without a header."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-        if lines and not lines[0].split("\t")[0].strip().isdigit():
-            del lines[0]  # the header
+        if lines and lines[0].startswith("user_id"):
+            del lines[0]  # the header of .inter files; u.data has none
         if not lines:
             raise ValueError("it holds no ratings")
         columns = np.array([line.split("\t")[:4] for line in lines], dtype=str, ndmin=2)

@@ -157,7 +157,7 @@ def _update(
 ) -> Table:
     """Steps the touched rows; their state too, while a step count has no row and always goes on."""
 
-    def keep(new: jax.Array, old: jax.Array) -> jax.Array:
+    def keep(new: Any, old: Any) -> Any:
         return jnp.where(touched, new, old) if new.shape == touched.shape else new
 
     updates, state = optimizer.update(dense, table.state, table.rows)

@@ -21,9 +21,9 @@ class Batch(NamedTuple):
     """One batch; `weight` is 0 where a row only fills the batch up."""
 
     ids: dict[str, Any]  # the nest of ids that the tables take
-    liked_share: jax.Array  # float32[batch]
-    label: jax.Array  # float32[batch]
-    weight: jax.Array  # float32[batch]
+    liked_share: Any  # float32[batch], of NumPy outside the steps and of JAX inside
+    label: Any  # float32[batch]
+    weight: Any  # float32[batch]
 
 
 class Ranker(nnx.Module):
@@ -43,13 +43,13 @@ class Ranker(nnx.Module):
         """
         user, item, history = jnp.broadcast_arrays(rows["user"], rows["item"], rows["history"])
         pairs = itertools.combinations((user, item, history), 2)
-        dots = [jnp.sum(a * b, axis=-1, keepdims=True) for a, b in pairs]
-        dense = jnp.broadcast_to(liked_share[..., None], dots[0].shape)
-        features = jnp.concatenate([user, item, history, *dots, dense], axis=-1)
+        dots = jnp.stack([jnp.sum(a * b, axis=-1) for a, b in pairs], axis=-1)
+        dense = jnp.broadcast_to(liked_share, user.shape[:-1])[..., None]
+        features = jnp.concatenate([user, item, history, dots, dense], axis=-1)
         deep = self.out(nnx.relu(self.hidden(features)))[..., 0]
         # The first column doubles as a bias of the user and of the item: it learns quickly what
         # the MLP would need many steps for.
-        return deep + sum(dots)[..., 0] + user[..., 0] + item[..., 0]
+        return deep + jnp.sum(dots, axis=-1) + user[..., 0] + item[..., 0]
 
 
 class Steps(NamedTuple):

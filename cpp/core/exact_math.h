@@ -35,14 +35,12 @@ DYNEMB_HD float ExactLog(float x) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
   int exponent = static_cast<int>(bits >> 23) - 126;
-  bits = (bits & 0x007FFFFFu) | 0x3F000000u;  // m in [0.5, 1)
-  float m;
+  bits = (bits & 0x007FFFFFu) | 0x3F000000u;
+  float m;  // in [0.5, 1)
   memcpy(&m, &bits, sizeof m);
-  if (m < 0.707106781186547524f) {
-    --exponent;
-    m = Add(m, m);
-  }
-  float t = Add(m, -1.0f);
+  const bool small = m < 0.707106781186547524f;
+  exponent -= small ? 1 : 0;
+  float t = Add(small ? Add(m, m) : m, -1.0f);
   float z = Mul(t, t);
   const float c[] = {7.0376836292e-2f,  -1.1514610310e-1f, 1.1676998740e-1f,
                      -1.2420140846e-1f, 1.4249322787e-1f,  -1.6668057665e-1f,
@@ -60,18 +58,17 @@ DYNEMB_HD float ExactLog(float x) {
 // all bits in the tail.
 DYNEMB_HD float HalfNormalQuantile(float p) {
   float w = -ExactLog(Mul(Mul(4.0f, p), Add(1.0f, -p)));
-  float polynomial;
-  if (w < 5.0f) {
-    const float c[] = {2.81022636e-08f,  3.43273939e-07f,  -3.5233877e-06f,
-                       -4.39150654e-06f, 0.00021858087f,   -0.00125372503f,
-                       -0.00417768164f,  0.246640727f,     1.50140941f};
-    polynomial = Horner(c, Add(w, -2.5f));
-  } else {
-    const float c[] = {-0.000200214257f, 0.000100950558f, 0.00134934322f,
-                       -0.00367342844f,  0.00573950773f,  -0.0076224613f,
-                       0.00943887047f,   1.00167406f,     2.83297682f};
-    polynomial = Horner(c, Add(Sqrt(w), -3.0f));
-  }
+  const float centre[] = {2.81022636e-08f,  3.43273939e-07f,  -3.5233877e-06f,
+                          -4.39150654e-06f, 0.00021858087f,   -0.00125372503f,
+                          -0.00417768164f,  0.246640727f,     1.50140941f};
+  const float tail[] = {-0.000200214257f, 0.000100950558f, 0.00134934322f,
+                        -0.00367342844f,  0.00573950773f,  -0.0076224613f,
+                        0.00943887047f,   1.00167406f,     2.83297682f};
+  // Both sides without a branch: loops over columns stay vectors. The clamps keep
+  // the side that is not taken finite.
+  float near = Horner(centre, Add(w < 5.0f ? w : 5.0f, -2.5f));
+  float far = Horner(tail, Add(Sqrt(w > 5.0f ? w : 5.0f), -3.0f));
+  float polynomial = w < 5.0f ? near : far;
   float x = Add(1.0f, -Mul(2.0f, p));
   return Mul(1.41421356237f, Mul(polynomial, x));
 }

@@ -40,27 +40,37 @@ inline uint64_t RowInitStream(uint64_t seed, std::string_view table_name) {
 inline constexpr float kTailBelowMinusTwo = 0.0227501319481792f;
 inline constexpr float kHalfWithinTwo = 0.954499736103642f;
 
+DYNEMB_HD float UniformValue(uint32_t random, float scale) {
+  // 24 bits: u and 2u - 1 are exact, the product is rounded once.
+  float u = Mul(static_cast<float>(static_cast<int32_t>(random >> 8)), 0x1p-24f);
+  return Mul(Add(Mul(2.0f, u), -1.0f), scale);
+}
+
+// Lower-tail probability in (0, 1/2] from 31 bits; the top bit is the sign.
+DYNEMB_HD float TailProbability(uint32_t random) {
+  return Mul(Add(static_cast<float>(static_cast<int32_t>(random & 0x7FFFFFFFu)), 0.5f), 0x1p-32f);
+}
+
+DYNEMB_HD float NormalValue(uint32_t random, float stddev) {
+  float z = HalfNormalQuantile(TailProbability(random));
+  return Mul(stddev, (random >> 31) != 0 ? z : -z);
+}
+
+DYNEMB_HD float TruncatedNormalValue(uint32_t random, float stddev) {
+  float z = HalfNormalQuantile(
+      Add(kTailBelowMinusTwo, Mul(TailProbability(random), kHalfWithinTwo)));
+  z = z > 2.0f ? 2.0f : z;  // the last bit of the tail's mass
+  return Mul(stddev, (random >> 31) != 0 ? z : -z);
+}
+
 DYNEMB_HD float InitialValue(const RowInitializer& init, uint32_t random) {
   switch (init.kind) {
-    case InitializerKind::kConstant:
-      return init.parameter;
-    case InitializerKind::kUniform: {
-      // 24 bits: u and 2u - 1 are exact, the product is rounded once.
-      float u = Mul(static_cast<float>(random >> 8), 0x1p-24f);
-      return Mul(Add(Mul(2.0f, u), -1.0f), init.parameter);
-    }
-    case InitializerKind::kNormal:
-    case InitializerKind::kTruncatedNormal: {
-      float p = Mul(Add(static_cast<float>(random & 0x7FFFFFFFu), 0.5f), 0x1p-32f);
-      if (init.kind == InitializerKind::kTruncatedNormal) {
-        p = Add(kTailBelowMinusTwo, Mul(p, kHalfWithinTwo));
-      }
-      float z = HalfNormalQuantile(p);
-      if (init.kind == InitializerKind::kTruncatedNormal && z > 2.0f) z = 2.0f;
-      return Mul(init.parameter, (random >> 31) != 0 ? z : -z);
-    }
+    case InitializerKind::kConstant: break;
+    case InitializerKind::kUniform: return UniformValue(random, init.parameter);
+    case InitializerKind::kNormal: return NormalValue(random, init.parameter);
+    case InitializerKind::kTruncatedNormal: return TruncatedNormalValue(random, init.parameter);
   }
-  return 0.0f;
+  return init.parameter;
 }
 
 // Writes columns [0, dim) of a new row.

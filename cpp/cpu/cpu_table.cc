@@ -50,7 +50,7 @@ void CpuTable::InitState(RowIndex row) {
 
 void CpuTable::FillMissing(Key key, float* out) const {
   if (config_.missing_is_initial) {
-    InitRow(config_.initializer, key, layout_.dim, out);
+    InitRowOnHost(config_.initializer, key, layout_.dim, out);
   } else {
     std::fill(out, out + layout_.dim, config_.missing_value);
   }

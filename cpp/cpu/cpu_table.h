@@ -9,6 +9,7 @@
 #include "core/status.h"
 #include "core/types.h"
 #include "cpu/cpu_index.h"
+#include "cpu/init_row.h"
 #include "cpu/row_pool.h"
 #include "memory/scratch.h"
 #include "table/backend.h"
@@ -41,7 +42,9 @@ class CpuTable {
   RowIndex FindOrInsert(KeyHash hash, Key key, bool* inserted);
 
   // Writes the first value of a row.
-  void InitEmbedding(RowIndex row, Key key) { InitRow(config_.initializer, key, layout_.dim, Row(row)); }
+  void InitEmbedding(RowIndex row, Key key) {
+    InitRowOnHost(config_.initializer, key, layout_.dim, Row(row));
+  }
   void InitState(RowIndex row);
 
   // What a key without a row looks like: [dim].

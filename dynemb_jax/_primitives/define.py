@@ -53,8 +53,8 @@ def define(
     return primitive
 
 
-def _keep(used: Sequence[bool], eqn: Any, *_: Any) -> tuple[list[bool], Any]:
-    del used
+def _keep(*rule_operands: Any) -> tuple[list[bool], Any]:
+    eqn = rule_operands[-1]  # JAX 0.12 passes one operand more before it
     return [True] * len(eqn.invars), eqn
 
 

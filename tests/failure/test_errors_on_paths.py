@@ -1,5 +1,6 @@
 """One error, one class, whatever way JAX took to run the program that raised it."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,9 +140,11 @@ def test_from_exception_gives_our_class_on_every_path(mistake, path):
     m = MISTAKES[mistake]()
     call = JAX_PATHS[path](m)
 
-    with pytest.raises((ValueError, RuntimeError), match=r"dynemb\[[A-Z_]+\]: ") as info:
+    with pytest.raises((ValueError, RuntimeError)) as info:
         call()
 
+    # What is known while tracing is ours from the start; what the engine says carries its code.
+    assert isinstance(info.value, m.error) or re.search(r"dynemb\[[A-Z_]+\]: ", str(info.value))
     assert isinstance(dj.errors.from_exception(info.value), m.error)
 
 

@@ -61,7 +61,9 @@ def test_weights_pool_by_their_formula_whatever_their_sign(combiner):
 
 
 def test_weights_that_sum_to_zero_make_a_mean_of_zero():
-    padded = dj.Padded(np.array([[1, 2]]), weights=np.array([[1.5, -1.5]], np.float32))
+    padded = dj.Padded(
+        np.array([[1, 2]]), lengths=np.array([2]), weights=np.array([[1.5, -1.5]], np.float32)
+    )
 
     acts, emb = dj.lookup(create(3, combiner="mean"), padded)
     emb = dj.apply_gradients(emb, acts, np.ones((1, 3), np.float32))
@@ -123,14 +125,18 @@ def test_padding_and_keys_may_be_traced():
     assert_close(rows, pool("sum", rows_of(IDS), MASK))
 
 
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("lengths", [[9, 4, 5, 2**30], [-1, -5, 0, -(2**31)]])
-def test_lengths_beyond_the_ids_are_refused_or_cut(lengths):
+def test_lengths_beyond_the_ids_are_refused_or_cut(lengths, jit):
     lengths = np.array(lengths, np.int32)
     emb = create(3, combiner="sum")
+    lookup = jax.jit(dj.lookup) if jit else dj.lookup
 
     try:
-        acts, emb = dj.lookup(emb, dj.Padded(IDS, lengths=lengths))
+        with dj.errors.typed():
+            acts, emb = jax.block_until_ready(lookup(emb, dj.Padded(IDS, lengths=lengths)))
     except dj.errors.InputError:
+        assert dj.stats(emb)["items"].rows == 0
         return
 
     inside = np.arange(4)[None, :] < lengths[:, None]

@@ -137,6 +137,17 @@ def test_duplicates_across_features_are_one_update():
     np.testing.assert_allclose(got.rows, expected.rows, rtol=1e-6)
 
 
+def test_a_count_of_updates_is_an_exact_integer():
+    emb = create(2, optimizer=dj.optimizers.adam(0.01, bias_correction="row"))
+    zeros, count = np.zeros((1, 2), np.float32), np.array([2**24 + 1], np.int32)
+
+    emb = dj.assign(emb, "items", [1], zeros, {"mu": zeros, "nu": zeros, "count": count})
+    acts, emb = dj.lookup(emb, [1])
+    emb = dj.apply_gradients(emb, acts, zeros)
+
+    np.testing.assert_array_equal(dj.get(emb, "items", [1]).state["count"], count + 1)
+
+
 def test_the_first_update_is_kept_when_an_imported_row_has_no_state():
     twin = Twin(optimizer="adam")
     twin.assign([1, 2], np.ones((2, 4), np.float32))

@@ -85,6 +85,7 @@ class DictTable:
         out = np.zeros((len(positions), self.dim))
         for i, (key, here) in enumerate(positions):
             if not here:
+                self.counters["padded"] += 1
                 continue
             if key in self.rows:
                 self.counters["found"] += 1

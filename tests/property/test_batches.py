@@ -57,7 +57,10 @@ def cases(draw):
     count = int(np.prod(shape))
     ids = draw(st.lists(IDS, min_size=count, max_size=count))
     ids = np.array(ids, object).reshape(shape)
-    padding = draw(st.sampled_from([None, "lengths", "mask"])) if rank else None
+    weighted = combiner is not None and draw(st.booleans())
+    # Weights come with Padded, and Padded says what is padding.
+    choices = ["lengths", "mask"] if weighted else [None, "lengths", "mask"]
+    padding = draw(st.sampled_from(choices)) if rank else None
     lengths = present = weights = None
     if padding == "lengths":
         n = draw(st.lists(st.integers(0, shape[-1]), min_size=count, max_size=count))
@@ -67,7 +70,7 @@ def cases(draw):
     elif padding == "mask":
         present = np.array(draw(st.lists(st.booleans(), min_size=count, max_size=count)), bool)
         present = present.reshape(shape)
-    if combiner is not None and draw(st.booleans()):
+    if weighted:
         # Multiples of a quarter: sums are exact, so a sum of zero is one for both sides.
         w = draw(st.lists(st.integers(-4, 8), min_size=count, max_size=count))
         weights = (np.array(w, np.float32) / 4).reshape(shape)

@@ -107,7 +107,7 @@ def test_bags_whose_weights_cancel_have_no_gradient(combiner):
     emb = create(3, combiner=combiner)
 
     def loss(weights):
-        acts, after = dj.lookup(emb, dj.Padded(IDS, weights=weights))
+        acts, after = dj.lookup(emb, dj.Padded(IDS, mask=np.ones((2, 4), bool), weights=weights))
         return jnp.sum(acts.rows * CT), after
 
     d_weights, _ = jax.grad(loss, has_aux=True)(jnp.zeros((2, 4)))

@@ -71,7 +71,7 @@ def test_a_find_that_does_not_depend_on_the_loop_sees_the_table_of_its_turn():
 
 def test_a_fori_loop_runs_each_turn_once():
     twin = Twin()
-    ids, grads = batch_keys(), jnp.asarray(batch_grads())
+    ids, grads = jax.tree.map(jnp.asarray, (batch_keys(), batch_grads()))
 
     @jax.jit
     def run(emb):
