@@ -9,7 +9,13 @@ import re
 
 import jax
 
-from dynemb_jax import _native
+try:
+    from dynemb_jax import _native
+except ImportError as error:
+    raise ImportError(
+        f"dynemb_jax's native module is not there ({error}); build and install the package with "
+        "'pip install .' (a C++ compiler is all it needs), and do not import it from its sources."
+    ) from error
 
 
 def _runtime_ffi_version() -> tuple[int, int] | None:

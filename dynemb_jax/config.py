@@ -101,7 +101,9 @@ class TableConfig(metaclass=_Strict):
             self._reject("initializer", "one of dynemb_jax.initializers", "initializers.normal()")
         self._check_capacity()
         is_default = isinstance(self.missing_row, str) and self.missing_row == "initializer"
-        if not is_default and (isinstance(self.missing_row, str) or not _is_number(self.missing_row)):
+        if not is_default and (
+            isinstance(self.missing_row, str) or not _is_number(self.missing_row)
+        ):
             self._reject("missing_row", "a finite number or 'initializer'", "missing_row=0.0")
         if not isinstance(self.trainable, bool):
             self._reject("trainable", "True or False", "trainable=False")

@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
+from jax.core import Tracer
 
 from dynemb_jax._autodiff.lookup import find_with_taps, lookup_with_taps
 from dynemb_jax._primitives.features import COMBINER_CODES, FeaturePlan
 from dynemb_jax._primitives.lookup import HEADER_STEP, tables_of
 from dynemb_jax._primitives.update import GradientPlan, ResidualPlan, update
-from dynemb_jax.errors import DELETED_TOKEN_TEXT, InputError, StaleStateError
-from dynemb_jax.group import Feature, Group, native_errors
+from dynemb_jax.errors import DELETED_TOKEN_TEXT, InputError, StaleStateError, typed
+from dynemb_jax.group import Feature, Group
 from dynemb_jax.inputs import FeatureIds, normalize
 
 _ROWS_NAME = "dynemb_rows"
@@ -70,28 +71,28 @@ class Activations:
         rows: float32, per feature ``(..., dim)``; differentiate your loss for it.
     """
 
-    __slots__ = ("header", "index", "plans", "positions", "rows", "unique_rows", "weights")
+    __slots__ = ("group", "header", "index", "plans", "positions", "rows", "unique_rows", "weights")
 
-    def __init__(self, rows: Any, residual: tuple[Any, ...], static: tuple[Any, Any]):
+    def __init__(self, rows: Any, residual: tuple[Any, ...], static: tuple[Any, ...]):
         """Made by :func:`lookup`."""
         self.rows = rows
         self.header, self.index, self.unique_rows, self.weights = residual
-        self.positions, self.plans = static
+        self.group, self.positions, self.plans = static
 
-    def tree_flatten(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    def tree_flatten(self) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
         """For JAX."""
         residual = (self.header, self.index, self.unique_rows, self.weights)
-        return (self.rows, residual), (self.positions, self.plans)
+        return (self.rows, residual), (self.group, self.positions, self.plans)
 
     @classmethod
-    def tree_unflatten(cls, static: tuple[Any, Any], children: tuple[Any, Any]) -> "Activations":
+    def tree_unflatten(cls, static: tuple[Any, ...], children: tuple[Any, Any]) -> "Activations":
         """For JAX."""
         made = object.__new__(cls)
         made.rows, residual = children
         # JAX also unflattens with placeholders in place of whole subtrees.
         fields = residual if isinstance(residual, tuple) else (residual,) * 4
         made.header, made.index, made.unique_rows, made.weights = fields
-        made.positions, made.plans = static
+        made.group, made.positions, made.plans = static
         return made
 
     def __repr__(self) -> str:
@@ -138,11 +139,7 @@ def create(
 
 def fresh(group: Group) -> Embeddings:
     """An Embeddings at the current version of the group."""
-    from dynemb_jax import _native
-
-    with native_errors():
-        version = _native.version(group.id, group.ordinal)
-    token = jax.device_put(np.array([version], np.int32), group.device)
+    token = jax.device_put(np.array([group.version()], np.int32), group.device)
     return Embeddings(token, group)
 
 
@@ -167,9 +164,9 @@ def checked_token(emb: Embeddings) -> jax.Array:
             "optimizer or a tree map) changed it. Keep the Embeddings out of the parameters you "
             "optimize, and call dynemb_jax.resync(emb) to go on."
         )
-    if isinstance(token, jax.Array) and not isinstance(token, jax.core.Tracer):
-        if token.is_deleted():
-            raise StaleStateError(DELETED_TOKEN_TEXT)
+    is_concrete = isinstance(token, jax.Array) and not isinstance(token, Tracer)
+    if is_concrete and token.is_deleted():
+        raise StaleStateError(DELETED_TOKEN_TEXT)
     return jnp.asarray(token)
 
 
@@ -272,16 +269,22 @@ def lookup(
     tap_leaves = [None] * len(positions)
     if taps is not None:
         tap_leaves = _unnest(group, positions, taps, "taps")
+        for position, plan, i, tap in zip(positions, plans, inputs, tap_leaves, strict=True):
+            if jnp.shape(tap) != plan.rows_shape(i.ids.shape):
+                raise InputError(
+                    f"feature {group.features[position].path}: taps must have shape "
+                    f"{plan.rows_shape(i.ids.shape)}, got {jnp.shape(tap)}; make them with "
+                    "dynemb_jax.taps(emb, ids)."
+                )
     verb = lookup_with_taps if train else find_with_taps
-    with native_errors():
+    with typed():
         results = verb(group.id, plans, token, inputs, tap_leaves)
     # The name must stand on the outputs: remat does not look into custom derivatives.
     rows = [checkpoint_name(row, _ROWS_NAME) for row in results.rows]
     weights = tuple(i.weights for i in inputs) if train else ()
-    residual = (results.header, results.index, results.unique_rows, weights)
-    acts = Activations(
-        _nest(group, positions, rows), residual, (tuple(positions), plans if train else None)
-    )
+    residual = (results.header, results.indices, results.unique_rows, weights)
+    static = (group, tuple(positions), plans if train else None)
+    acts = Activations(_nest(group, positions, rows), residual, static)
     return acts, Embeddings(results.token, group)
 
 
@@ -352,7 +355,7 @@ def apply_gradients(
     count = residuals[-1][1][0][HEADER_STEP] if step is None else step
     rates = [_rate(learning_rate, table.optimizer.learning_rate, count) for table in group.tables]
     native_step = jnp.asarray(_OWN_STEP if step is None else step, jnp.int32).reshape(1)
-    with native_errors():
+    with typed():
         token = update(group.id, plans, [token, jnp.stack(rates), native_step, *operands])
     return Embeddings(token, group)
 
@@ -367,6 +370,11 @@ def _checked_grads(group: Group, acts: Activations, grads: Any) -> list[jax.Arra
         raise InputError(
             f"apply_gradients needs the Activations of lookup, got {type(acts).__name__}; pass "
             "acts itself, not acts.rows."
+        )
+    if acts.group is not group:
+        raise InputError(
+            f"apply_gradients got acts of other tables, {acts.group!r}, for {group!r}; pass the "
+            "Embeddings that was looked up."
         )
     if acts.plans is None:
         raise InputError(

@@ -11,8 +11,6 @@ import contextlib
 import re
 from types import TracebackType
 
-import jax
-
 
 class DynembError(Exception):
     """Base of all exceptions of this package."""
@@ -115,7 +113,6 @@ class typed(contextlib.ContextDecorator):  # noqa: N801 (reads as a word: with t
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if isinstance(error, jax.errors.JaxRuntimeError | ValueError | RuntimeError):
-            ours = from_exception(error)
-            if ours is not None and ours is not error:
-                raise ours from error
+        ours = from_exception(error) if error is not None else None
+        if ours is not None and ours is not error:
+            raise ours from error

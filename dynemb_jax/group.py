@@ -14,7 +14,7 @@ from dynemb_jax.errors import (
     ConfigError,
     DynembError,
     UnknownTableError,
-    from_exception,
+    typed,
 )
 
 _ON_FULL = {"error": 0, "drop": 1}
@@ -83,7 +83,7 @@ class Group:
     def _create(self, seed: int) -> None:
         first_version = self.id & 0x3FFFFFFF  # tokens of two groups differ
         tables = [_native_fields(table) for table in self.tables]
-        with native_errors():
+        with typed():
             _native.create_group(self.id, self.ordinal, first_version, seed % (1 << 64), tables)
 
     def table_position(self, name: str) -> int:
@@ -97,6 +97,11 @@ class Group:
                 return position
         known = ", ".join(repr(table.name) for table in self.tables)
         raise UnknownTableError(f"no table named {name!r}; this Embeddings has {known}.")
+
+    def version(self) -> int:
+        """The current token's value."""
+        with typed():
+            return _native.version(self.id, self.ordinal)
 
     @property
     def closed(self) -> bool:
@@ -123,20 +128,6 @@ class Group:
     def __repr__(self) -> str:
         names = ", ".join(f"{table.name}[{table.dim}]" for table in self.tables)
         return f"Group({names}{', closed' if self.closed else ''})"
-
-
-class native_errors:  # noqa: N801 (reads as a word: with native_errors():)
-    """Raises our classes for failures of the native module and of programs run eagerly."""
-
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Translates."""
-        if isinstance(error, RuntimeError | ValueError):
-            ours = from_exception(error)
-            if ours is not None and ours is not error:
-                raise ours from error
 
 
 def _next_id(tables: tuple[TableConfig, ...], features: tuple[Feature, ...], seed: int) -> int:

@@ -12,8 +12,8 @@ from dynemb_jax._primitives.assign import assign as assign_primitive
 from dynemb_jax._primitives.erase import erase as erase_primitive
 from dynemb_jax.config import TableConfig
 from dynemb_jax.embeddings import Embeddings, checked_token, fresh
-from dynemb_jax.errors import InputError
-from dynemb_jax.group import Group, native_errors
+from dynemb_jax.errors import InputError, typed
+from dynemb_jax.group import Group
 from dynemb_jax.keys import Keys, keys, to_uint64
 
 _MIN_KEYS = 16  # host calls pad their keys to powers of two, so that few programs compile
@@ -80,7 +80,7 @@ class TableRows(NamedTuple):
 
 def _wait(emb: Embeddings) -> Group:
     """Waits until the tables have done all that led to this Embeddings."""
-    with native_errors():
+    with typed():
         jax.block_until_ready(checked_token(emb))
     return emb.group
 
@@ -88,7 +88,7 @@ def _wait(emb: Embeddings) -> Group:
 def stats(emb: Embeddings) -> dict[str, TableStats]:
     """Returns statistics per table name; waits for the token."""
     group = _wait(emb)
-    with native_errors():
+    with typed():
         native = _native.stats(group.id, group.ordinal)
     result = {}
     for table, fields in zip(group.tables, native, strict=True):
@@ -122,7 +122,7 @@ def get(emb: Embeddings, table: str, keys: Any) -> TableRows:
     rows = np.zeros((flat.size, config.dim), np.float32)
     width = sum(size for _, size in _state_columns(config))
     state = np.zeros((flat.size, width), np.float32)
-    with native_errors():
+    with typed():
         _native.get_rows(group.id, group.ordinal, position, flat, found, rows, state)
     shape = words.shape
     return TableRows(
@@ -150,7 +150,8 @@ def _split_state(
         columns = state[:, at : at + width]
         at += width
         if name in config.optimizer.scalars:
-            parts[name] = columns[:, 0].astype(np.int32).reshape(shape)
+            # The engine keeps whole numbers in the place of a float, bit for bit.
+            parts[name] = columns[:, 0].copy().view(np.int32).reshape(shape)
         else:
             parts[name] = columns.reshape(*shape, width).copy()
     return parts
@@ -213,11 +214,12 @@ def assign(emb: Embeddings, table: str, keys: Any, rows: Any, state: Any = None)
         for name, width in columns:
             given = jnp.asarray(state[name])
             if name in config.optimizer.scalars:
-                given = jnp.expand_dims(given, -1)
+                bits = jax.lax.bitcast_convert_type(given.astype(jnp.int32), jnp.float32)
+                given = jnp.expand_dims(bits, -1)
             parts.append(_padded_rows(f"state {name!r}", given, (*shape, width), capacity))
         if parts:
             values.append(jnp.concatenate(parts, axis=1))
-    with native_errors():
+    with typed():
         token = assign_primitive(group.id, position, token, count, pairs, tuple(values))
     return Embeddings(token, group)
 
@@ -239,7 +241,7 @@ def erase(emb: Embeddings, table: str, keys: Any) -> Embeddings:
     token = checked_token(emb)
     position = emb.group.table_position(table)
     _, count, pairs, _ = _padded_keys(keys)
-    with native_errors():
+    with typed():
         token = erase_primitive(emb.group.id, position, token, count, pairs)
     return Embeddings(token, emb.group)
 

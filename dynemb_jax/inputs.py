@@ -59,9 +59,10 @@ class Padded:
         return made
 
     def __repr__(self) -> str:
+        shape = getattr(self.ids, "shape", "?")
         padding = "lengths" if self.lengths is not None else "mask"
         weights = ", weights" if self.weights is not None else ""
-        return f"Padded(ids{tuple(jnp.shape(self.ids)) if not isinstance(self.ids, Keys) else self.ids.shape}, {padding}{weights})"
+        return f"Padded(ids{shape}, {padding}{weights})"
 
 
 def _checked(name: str, value: Any, shape: tuple[int, ...], kinds: str) -> Any:
@@ -90,9 +91,7 @@ def as_ids(values: Any) -> Any:
     if isinstance(values, jax.Array):
         return _as_word(values)
     if isinstance(values, np.ndarray | np.integer) and values.dtype.kind in "iu":
-        if values.dtype.itemsize < 8:
-            return _as_word(jnp.asarray(values))
-        return keys(values)
+        return keys(values) if values.dtype.itemsize == 8 else _as_word(np.asarray(values))
     if isinstance(values, np.ndarray) and values.dtype != object:
         return _as_word(values)
     return keys(values)

@@ -11,8 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 import xxhash
+from jax.core import Tracer
 
 from dynemb_jax.errors import InputError
+
+_INTEGERS = (int, np.integer)
 
 
 @jax.tree_util.register_pytree_node_class
@@ -81,17 +84,8 @@ def to_uint64(values: Any) -> np.ndarray:
     if isinstance(values, Keys):
         pairs = np.ascontiguousarray(np.asarray(values.pairs))
         return pairs.view(np.dtype("<u8")).reshape(values.shape)
-    try:
-        array = np.asarray(values)
-        if array.size == 0 and not isinstance(values, np.ndarray | jax.Array):
-            array = array.astype(np.int64)  # [] is float64 to NumPy
-        if array.dtype == object or (array.dtype == np.float64 and not hasattr(values, "dtype")):
-            array = _exact(values)
-    except OverflowError as error:
-        raise InputError(
-            f"keys must fit into 64 bits, got {values!r}; hash wider values, e.g. with "
-            "dynemb_jax.hash_keys."
-        ) from error
+    array = values if isinstance(values, np.ndarray | jax.Array) else _from_sequence(values)
+    array = np.asarray(array)
     if array.dtype.kind not in "iu":
         raise InputError(
             f"keys must be integers, got {array.dtype}; hash strings with dynemb_jax.hash_keys, "
@@ -100,20 +94,31 @@ def to_uint64(values: Any) -> np.ndarray:
     return array.astype(np.int64 if array.dtype.kind == "i" else np.uint64).view(np.uint64)
 
 
-def _exact(values: Any) -> np.ndarray:
-    """Python integers that NumPy would make objects or floats of (some above 2**63)."""
-    array = np.asarray(values, dtype=object)
+def _from_sequence(values: Any) -> np.ndarray:
+    """Integers of Python, which may mix signs and reach to 2**64, as 64-bit words."""
+    try:
+        array = np.asarray(values)
+    except (OverflowError, ValueError):
+        array = np.asarray(None)
+    if array.dtype.kind in "iu":
+        return array
+    try:
+        array = np.asarray(values, dtype=object)
+    except ValueError as error:
+        raise InputError(f"keys must form an array, got {values!r}: {error}.") from None
     flat = array.ravel()
-    if not all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in flat):
-        kinds = sorted({type(v).__name__ for v in flat})
+    wrong = {type(v).__name__ for v in flat if isinstance(v, bool) or not isinstance(v, _INTEGERS)}
+    if wrong:
         raise InputError(
-            f"keys must be integers, got {', '.join(kinds)}; hash strings with "
+            f"keys must be integers in an array, got {', '.join(sorted(wrong))}; hash strings "
+            "with dynemb_jax.hash_keys, and pad rows of different lengths."
+        )
+    if any(not -(1 << 63) <= int(v) < 1 << 64 for v in flat):
+        raise InputError(
+            f"keys must fit into 64 bits, got {values!r}; hash wider values, e.g. with "
             "dynemb_jax.hash_keys."
         )
-    wide = [int(v) for v in flat]
-    if any(not -(1 << 63) <= v < 1 << 64 for v in wide):
-        raise OverflowError
-    return np.array([v % (1 << 64) for v in wide], np.uint64).reshape(array.shape)
+    return np.array([int(v) % (1 << 64) for v in flat], np.uint64).reshape(array.shape)
 
 
 def keys(values: Any) -> Keys:
@@ -133,13 +138,14 @@ def keys(values: Any) -> Keys:
     """
     if isinstance(values, Keys):
         return values
-    if isinstance(values, jax.core.Tracer):
+    if isinstance(values, Tracer):
         raise InputError(
             "dynemb_jax.keys works on concrete integers, got a traced array; call it outside of "
             "jit and pass the Keys in (JAX has already cut int64 to int32 inside)."
         )
-    words = np.ascontiguousarray(to_uint64(values).astype("<u8", copy=False))
-    return Keys(words.view(np.dtype("<u4")).reshape(*np.shape(words), 2).astype(np.uint32, copy=False))
+    words = to_uint64(values).astype("<u8", copy=False)
+    pairs = np.ascontiguousarray(words).view(np.dtype("<u4")).reshape(*words.shape, 2)
+    return Keys(pairs.astype(np.uint32, copy=False))
 
 
 def hash_keys(values: Iterable[str | bytes] | np.ndarray | str | bytes) -> Keys:

@@ -2,14 +2,20 @@
 
 import jax
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # Every test runs once on each of these; another back end is one more entry:
 # pytest.param("gpu", marks=pytest.mark.gpu).
 PLATFORMS = [pytest.param("cpu")]
 
 settings.register_profile(
-    "default", max_examples=12, derandomize=True, deadline=None, database=None
+    "default",
+    max_examples=12,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    # Explaining a failure takes longer than finding and shrinking it.
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],
 )
 settings.register_profile(
     "long",

@@ -42,10 +42,10 @@ struct alignas(32) TagSector {
 #if !defined(__CUDA_ARCH__) && defined(__SSE2__)
     const __m128i* half = reinterpret_cast<const __m128i*>(this);
     __m128i wanted = _mm_set1_epi8(static_cast<char>(tag));
-    uint32_t low = static_cast<uint32_t>(
-        _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_load_si128(half), wanted)));
-    uint32_t high = static_cast<uint32_t>(
-        _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_load_si128(half + 1), wanted)));
+    uint32_t low =
+        static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_load_si128(half), wanted)));
+    uint32_t high =
+        static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_load_si128(half + 1), wanted)));
     return (low | (high << 16)) & kSlotMask;
 #else
     uint32_t mask = 0;
@@ -79,13 +79,11 @@ struct SlotRef {
 
 // The index as algorithms see it: copied by value, owns nothing.
 struct IndexView {
-  TagSector* sectors;  // [num_buckets]
-  Entry* entries;      // [num_buckets][kSlotsPerBucket]
+  TagSector* sectors;    // [num_buckets]
+  Entry* entries;        // [num_buckets][kSlotsPerBucket]
   uint64_t num_buckets;  // a power of two
 
-  DYNEMB_HD TagSector& Sector(BucketIndex b) const {
-    return sectors[static_cast<uint64_t>(b)];
-  }
+  DYNEMB_HD TagSector& Sector(BucketIndex b) const { return sectors[static_cast<uint64_t>(b)]; }
   DYNEMB_HD Entry& EntryAt(SlotRef ref) const {
     return entries[static_cast<uint64_t>(ref.bucket) * kSlotsPerBucket +
                    static_cast<uint64_t>(ref.slot)];

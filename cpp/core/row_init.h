@@ -57,18 +57,22 @@ DYNEMB_HD float NormalValue(uint32_t random, float stddev) {
 }
 
 DYNEMB_HD float TruncatedNormalValue(uint32_t random, float stddev) {
-  float z = HalfNormalQuantile(
-      Add(kTailBelowMinusTwo, Mul(TailProbability(random), kHalfWithinTwo)));
+  float z =
+      HalfNormalQuantile(Add(kTailBelowMinusTwo, Mul(TailProbability(random), kHalfWithinTwo)));
   z = z > 2.0f ? 2.0f : z;  // the last bit of the tail's mass
   return Mul(stddev, (random >> 31) != 0 ? z : -z);
 }
 
 DYNEMB_HD float InitialValue(const RowInitializer& init, uint32_t random) {
   switch (init.kind) {
-    case InitializerKind::kConstant: break;
-    case InitializerKind::kUniform: return UniformValue(random, init.parameter);
-    case InitializerKind::kNormal: return NormalValue(random, init.parameter);
-    case InitializerKind::kTruncatedNormal: return TruncatedNormalValue(random, init.parameter);
+    case InitializerKind::kConstant:
+      break;
+    case InitializerKind::kUniform:
+      return UniformValue(random, init.parameter);
+    case InitializerKind::kNormal:
+      return NormalValue(random, init.parameter);
+    case InitializerKind::kTruncatedNormal:
+      return TruncatedNormalValue(random, init.parameter);
   }
   return init.parameter;
 }
@@ -80,10 +84,10 @@ DYNEMB_HD void InitRow(const RowInitializer& init, Key key, int dim, float* row)
     return;
   }
   for (int first = 0; first < dim; first += 4) {
-    PhiloxBlock block = Philox4x32({{static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),
-                                     static_cast<uint32_t>(first / 4), 0u}},
-                                   static_cast<uint32_t>(init.stream),
-                                   static_cast<uint32_t>(init.stream >> 32));
+    PhiloxBlock block =
+        Philox4x32({{static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),
+                     static_cast<uint32_t>(first / 4), 0u}},
+                   static_cast<uint32_t>(init.stream), static_cast<uint32_t>(init.stream >> 32));
     int columns = dim - first < 4 ? dim - first : 4;
     for (int i = 0; i < columns; ++i) row[first + i] = InitialValue(init, block.word[i]);
   }

@@ -21,13 +21,9 @@ struct RowLayout {
   }
   DYNEMB_HD int64_t ScalarOffset() const { return VectorOffset(vectors); }
   DYNEMB_HD int64_t StrideFloats() const { return VectorOffset(vectors) + Padded(scalars); }
-  DYNEMB_HD Bytes StrideBytes() const {
-    return StrideFloats() * static_cast<Bytes>(sizeof(float));
-  }
+  DYNEMB_HD Bytes StrideBytes() const { return StrideFloats() * static_cast<Bytes>(sizeof(float)); }
   // Floats of state as dynemb_jax sees them: vectors, then scalars, no padding.
-  DYNEMB_HD int64_t StateFloats() const {
-    return static_cast<int64_t>(dim) * vectors + scalars;
-  }
+  DYNEMB_HD int64_t StateFloats() const { return static_cast<int64_t>(dim) * vectors + scalars; }
 };
 
 }  // namespace dynemb

@@ -29,19 +29,24 @@ class [[nodiscard]] Status {
   const std::string& message() const { return message_; }
 
   // "dynemb[CODE]: message": the prefix survives XLA and names our exception.
-  std::string ToString() const {
-    return std::string("dynemb[") + Name(code_) + "]: " + message_;
-  }
+  std::string ToString() const { return std::string("dynemb[") + Name(code_) + "]: " + message_; }
 
   static const char* Name(StatusCode code) {
     switch (code) {
-      case StatusCode::kOk: return "OK";
-      case StatusCode::kInvalidArgument: return "INVALID_ARGUMENT";
-      case StatusCode::kStaleState: return "STALE_STATE";
-      case StatusCode::kTableFull: return "TABLE_FULL";
-      case StatusCode::kMemory: return "MEMORY";
-      case StatusCode::kClosed: return "CLOSED";
-      case StatusCode::kWrongDevice: return "WRONG_DEVICE";
+      case StatusCode::kOk:
+        return "OK";
+      case StatusCode::kInvalidArgument:
+        return "INVALID_ARGUMENT";
+      case StatusCode::kStaleState:
+        return "STALE_STATE";
+      case StatusCode::kTableFull:
+        return "TABLE_FULL";
+      case StatusCode::kMemory:
+        return "MEMORY";
+      case StatusCode::kClosed:
+        return "CLOSED";
+      case StatusCode::kWrongDevice:
+        return "WRONG_DEVICE";
     }
     return "UNKNOWN";
   }
@@ -75,10 +80,9 @@ Status MemoryError(const Parts&... parts) {
   return MakeStatus(StatusCode::kMemory, parts...);
 }
 
-#define DYNEMB_RETURN_IF_ERROR(expression)                    \
-  do {                                                        \
-    if (::dynemb::Status status_ = (expression); !status_.ok()) \
-      return status_;                                         \
+#define DYNEMB_RETURN_IF_ERROR(expression)                                      \
+  do {                                                                          \
+    if (::dynemb::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 
 }  // namespace dynemb

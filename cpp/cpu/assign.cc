@@ -40,8 +40,8 @@ Status CpuBackend::Assign(TokenPair token, const AssignBatch& batch) {
     Key key = batch.keys.keys[i];
     KeyHash hash = HashKey(key);
     bool inserted = false;
-    RowIndex row = room > 0 ? target.FindOrInsert(hash, key, &inserted)
-                            : FindRow(target.index(), hash, key);
+    RowIndex row =
+        room > 0 ? target.FindOrInsert(hash, key, &inserted) : FindRow(target.index(), hash, key);
     if (row == kNoRow) {
       ++target.counters.refused_budget;
       continue;

@@ -18,10 +18,11 @@ Status CpuBackend::Create(std::vector<TableConfig> configs, int32_t first_versio
 
 Status CpuBackend::CheckToken(int32_t token) const {
   if (static_cast<uint32_t>(token) == version_) return Status();
-  return StaleState("this Embeddings is not the current state of its tables: its token is ", token,
-                    ", the tables are at ", static_cast<int32_t>(version_),
-                    "; use the Embeddings that the last lookup, apply_gradients, assign or erase "
-                    "returned, or call dynemb_jax.resync(emb) to go on from the tables as they are.");
+  return StaleState(
+      "this Embeddings is not the current state of its tables: its token is ", token,
+      ", the tables are at ", static_cast<int32_t>(version_),
+      "; use the Embeddings that the last lookup, apply_gradients, assign or erase "
+      "returned, or call dynemb_jax.resync(emb) to go on from the tables as they are.");
 }
 
 Status CpuBackend::CheckLookupToken(int32_t token, uint64_t ids_checksum, bool* replay) const {

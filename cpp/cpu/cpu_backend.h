@@ -41,9 +41,9 @@ class CpuBackend : public Backend {
 
   std::shared_mutex mutex_;
   std::vector<std::unique_ptr<CpuTable>> tables_;
-  uint32_t version_ = 0;     // wraps; shown to the outside as int32
-  int64_t steps_ = 0;        // updates done
-  int32_t generation_ = 0;   // erase calls that freed rows
+  uint32_t version_ = 0;    // wraps; shown to the outside as int32
+  int64_t steps_ = 0;       // updates done
+  int32_t generation_ = 0;  // erase calls that freed rows
   bool last_was_lookup_ = false;
   uint64_t last_ids_checksum_ = 0;
 };

@@ -24,9 +24,8 @@ Status CpuTable::MakeRoom(int64_t new_rows, int64_t* granted) {
   *granted = plan.granted;
   if (plan.granted < new_rows && config_.on_full == OnFull::kError) {
     return TableFull("table '", config_.name, "' is full: it holds ", pool_.size(), " rows in ",
-                     RoomBytes(config_, now), " bytes, ", new_rows,
-                     " new keys came and ", plan.granted, " of them fit into max_bytes=",
-                     config_.max_bytes,
+                     RoomBytes(config_, now), " bytes, ", new_rows, " new keys came and ",
+                     plan.granted, " of them fit into max_bytes=", config_.max_bytes,
                      "; raise max_bytes, erase keys, or set on_full=\"drop\".");
   }
   DYNEMB_RETURN_IF_ERROR(pool_.Grow(plan.room.row_capacity));

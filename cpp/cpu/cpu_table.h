@@ -19,9 +19,9 @@ namespace dynemb {
 
 // Arrays that the verbs of one table reuse from call to call.
 struct TableScratch {
-  Scratch<int64_t> rows;        // lookup: row of each id
-  Scratch<int64_t> merged;      // update: unique rows over several lookups
-  Scratch<int32_t> positions;   // update: unique row of each lookup's unique row
+  Scratch<int64_t> rows;       // lookup: row of each id
+  Scratch<int64_t> merged;     // update: unique rows over several lookups
+  Scratch<int32_t> positions;  // update: unique row of each lookup's unique row
 };
 
 class CpuTable {

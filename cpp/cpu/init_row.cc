@@ -65,9 +65,14 @@ void InitRowOnHost(const RowInitializer& init, Key key, int dim, float* row) {
     RandomColumns(key, init.stream, static_cast<uint32_t>(first / 4), words);
     const int count = std::min(kColumns, dim - first);
     switch (init.kind) {
-      case InitializerKind::kConstant: break;  // above
-      case InitializerKind::kUniform: Uniform(words, init.parameter, count, row + first); break;
-      case InitializerKind::kNormal: Normal(words, init.parameter, count, row + first); break;
+      case InitializerKind::kConstant:
+        break;  // above
+      case InitializerKind::kUniform:
+        Uniform(words, init.parameter, count, row + first);
+        break;
+      case InitializerKind::kNormal:
+        Normal(words, init.parameter, count, row + first);
+        break;
       case InitializerKind::kTruncatedNormal:
         TruncatedNormal(words, init.parameter, count, row + first);
         break;

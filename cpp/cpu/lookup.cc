@@ -125,14 +125,14 @@ void Insert(TableWork& work) {
       work.rows[miss.id] = static_cast<int64_t>(row);
     }
   }
-  ThreadPool::Shared().ParallelFor(
-      static_cast<int64_t>(fresh.size()), 256, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const NewRow& added = fresh[static_cast<size_t>(i)];
-          table.InitEmbedding(added.row, added.key);
-          table.InitState(added.row);
-        }
-      });
+  ThreadPool::Shared().ParallelFor(static_cast<int64_t>(fresh.size()), 256,
+                                   [&](int64_t begin, int64_t end) {
+                                     for (int64_t i = begin; i < end; ++i) {
+                                       const NewRow& added = fresh[static_cast<size_t>(i)];
+                                       table.InitEmbedding(added.row, added.key);
+                                       table.InitState(added.row);
+                                     }
+                                   });
   work.granted = static_cast<int64_t>(fresh.size());
 }
 
@@ -206,15 +206,16 @@ Status CpuBackend::Lookup(TokenPair token, const LookupBatch& batch) {
     work.unique_rows = batch.unique_rows[t];
     for (size_t f = 0; f < batch.features.size(); ++f) {
       if (batch.features[f].table != batch.tables[t]) continue;
-      work.features.push_back(
-          {&batch.features[f], batch.rows[f], batch.index[f], work.num_ids});
+      work.features.push_back({&batch.features[f], batch.rows[f], batch.index[f], work.num_ids});
       work.num_ids += batch.features[f].NumIds();
     }
     work.rows = work.table->scratch().rows.Get(work.num_ids);
   }
 
   uint64_t checksum = 0;
-  for (TableWork& work : all) checksum = Mix64(checksum + Probe(work));
+  for (size_t t = 0; t < all.size(); ++t) {
+    checksum = Mix64(checksum + Probe(all[t]) + static_cast<uint64_t>(batch.tables[t]));
+  }
   bool replay = false;
   DYNEMB_RETURN_IF_ERROR(CheckLookupToken(*token.in, checksum, &replay));
   if (!replay) {

@@ -40,8 +40,8 @@ Status CheckLengths(const FeatureInput& feature) {
     int32_t length = feature.lengths[bag];
     if (length < 0 || length > feature.bag_length) {
       return InvalidArgument("lengths of Padded must lie in [0, ", feature.bag_length,
-                             "], the last axis of its ids; got ", length, " at flat position ",
-                             bag, "; pass the number of ids that are meant.");
+                             "], the last axis of its ids; got ", length, " at flat position ", bag,
+                             "; pass the number of ids that are meant.");
     }
   }
   return Status();

@@ -25,8 +25,7 @@ class ThreadPool {
   void Run(int tasks, const std::function<void(int)>& task);
 
   // Calls body(begin, end) on pieces of [0, count) of at least `grain`.
-  void ParallelFor(int64_t count, int64_t grain,
-                   const std::function<void(int64_t, int64_t)>& body);
+  void ParallelFor(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 
  private:
   struct Job;

@@ -19,8 +19,8 @@ namespace {
 // One feature of one lookup, ready to be read id by id.
 struct Source {
   const FeatureGradient* gradient;
-  const int32_t* merged;  // unique row of the lookup -> of the update; null: same
-  int32_t unique_count;   // positions in `index` lie below
+  const int32_t* merged;          // unique row of the lookup -> of the update; null: same
+  int32_t unique_count;           // positions in `index` lie below
   std::vector<float> bag_scales;  // d pooled / d row; empty where not pooled
 };
 
@@ -152,8 +152,7 @@ void UpdateRange(const TableUpdate& update, const Rule& rule, int32_t low, int32
       PrefetchRow(table.Row(RowIndex{update.unique_rows[low + u + kAhead]}), row_floats);
       PrefetchRow(sorted[ends[u + kAhead - 1]].grad, layout.dim);
     }
-    const float* grad =
-        Sum(sorted + begin, sorted + ends[u], layout.dim, wide.data(), sum.data());
+    const float* grad = Sum(sorted + begin, sorted + ends[u], layout.dim, wide.data(), sum.data());
     UpdateRow(rule, layout, grad, table.Row(RowIndex{update.unique_rows[low + u]}));
   }
 }
@@ -176,8 +175,8 @@ void ApplyOptimizer(const TableUpdate& update, const StepOperands& operands) {
 
 // One lookup: its numbering serves. Several: their unique rows are numbered anew.
 struct Merge {
-  int64_t* rows;        // [sum of the lookups' unique rows]
-  int32_t* positions;   // the same length: where each went
+  int64_t* rows;       // [sum of the lookups' unique rows]
+  int32_t* positions;  // the same length: where each went
 };
 
 int32_t MergeLookups(CpuTable& table, std::span<const std::span<const int64_t>> lists,
@@ -200,8 +199,7 @@ int32_t MergeLookups(CpuTable& table, std::span<const std::span<const int64_t>> 
 }
 
 // Checks what the residuals say about one table and prepares its update.
-Status Prepare(CpuTable& table, int table_position, const UpdateBatch& batch,
-               TableUpdate* update) {
+Status Prepare(CpuTable& table, int table_position, const UpdateBatch& batch, TableUpdate* update) {
   update->table = &table;
   std::vector<std::span<const int64_t>> lists;
   for (const LookupResidual& lookup : batch.lookups) {
@@ -209,8 +207,8 @@ Status Prepare(CpuTable& table, int table_position, const UpdateBatch& batch,
       if (lookup.tables[t] != table_position) continue;
       int32_t count = lookup.header[kHeaderCounts + t];
       if (count < 0 || count > lookup.unique_capacity[t]) {
-        return InvalidArgument("apply_gradients: acts of table '", table.config().name,
-                               "' claim ", count, " unique rows of ", lookup.unique_capacity[t],
+        return InvalidArgument("apply_gradients: acts of table '", table.config().name, "' claim ",
+                               count, " unique rows of ", lookup.unique_capacity[t],
                                "; pass the Activations of lookup unchanged.");
       }
       std::span<const int64_t> list(lookup.unique_rows[t], static_cast<size_t>(count));
@@ -261,8 +259,9 @@ Status CpuBackend::Update(TokenPair token, const UpdateBatch& batch) {
   DYNEMB_RETURN_IF_ERROR(CheckToken(*token.in));
   for (const LookupResidual& lookup : batch.lookups) {
     if (lookup.header[kHeaderGeneration] != generation_) {
-      return StaleState("apply_gradients: keys were erased after these acts were looked up, "
-                        "their rows may belong to other keys now; look up again.");
+      return StaleState(
+          "apply_gradients: keys were erased after these acts were looked up, "
+          "their rows may belong to other keys now; look up again.");
     }
   }
   std::vector<TableUpdate> updates;

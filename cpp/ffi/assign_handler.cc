@@ -16,8 +16,7 @@ Status AssignCall(int64_t group, int32_t device, Plan plan_attr, xffi::Remaining
   RetCursor rets(ret_list);
   KeyCall call{};
   DYNEMB_RETURN_IF_ERROR(ReadKeyCall(group, device, plan, args, rets, &call));
-  const RowLayout layout =
-      call.backend->configs()[static_cast<size_t>(call.keys.table)].Layout();
+  const RowLayout layout = call.backend->configs()[static_cast<size_t>(call.keys.table)].Layout();
   AssignBatch batch{call.keys, args.NextF32(call.capacity * layout.dim), nullptr};
   if (plan.Next() != 0) batch.state = args.NextF32(call.capacity * layout.StateFloats());
   DYNEMB_RETURN_IF_ERROR(args.status());

@@ -10,14 +10,15 @@ Status CheckBuffer(const xffi::AnyBuffer& buffer, xffi::DataType type, int64_t c
     return Status();
   }
   return InvalidArgument("an operand has ", buffer.element_count(), " elements of XLA type ",
-                         static_cast<int>(buffer.element_type()), ", expected ", count,
-                         " of type ", static_cast<int>(type),
+                         static_cast<int>(buffer.element_type()), ", expected ", count, " of type ",
+                         static_cast<int>(type),
                          "; library and native module do not match, reinstall dynemb_jax.");
 }
 
 Status ShortFrame() {
-  return InvalidArgument("a call has too few operands; library and native module do not match, "
-                         "reinstall dynemb_jax.");
+  return InvalidArgument(
+      "a call has too few operands; library and native module do not match, "
+      "reinstall dynemb_jax.");
 }
 
 }  // namespace
@@ -25,13 +26,22 @@ Status ShortFrame() {
 xffi::Error ToFfiError(const Status& status) {
   xffi::ErrorCode code = xffi::ErrorCode::kUnknown;
   switch (status.code()) {
-    case StatusCode::kOk: return xffi::Error::Success();
-    case StatusCode::kInvalidArgument: code = xffi::ErrorCode::kInvalidArgument; break;
+    case StatusCode::kOk:
+      return xffi::Error::Success();
+    case StatusCode::kInvalidArgument:
+      code = xffi::ErrorCode::kInvalidArgument;
+      break;
     case StatusCode::kStaleState:
-    case StatusCode::kWrongDevice: code = xffi::ErrorCode::kFailedPrecondition; break;
+    case StatusCode::kWrongDevice:
+      code = xffi::ErrorCode::kFailedPrecondition;
+      break;
     case StatusCode::kTableFull:
-    case StatusCode::kMemory: code = xffi::ErrorCode::kResourceExhausted; break;
-    case StatusCode::kClosed: code = xffi::ErrorCode::kNotFound; break;
+    case StatusCode::kMemory:
+      code = xffi::ErrorCode::kResourceExhausted;
+      break;
+    case StatusCode::kClosed:
+      code = xffi::ErrorCode::kNotFound;
+      break;
   }
   return xffi::Error(code, status.ToString());
 }
@@ -94,8 +104,8 @@ BagShape BagsOf(std::span<const int64_t> dims, bool bagged) {
   return shape;
 }
 
-Status ReadFeatures(const Backend& backend, int64_t num_features, PlanCursor& plan,
-                    ArgCursor& args, std::vector<FeatureInput>* features) {
+Status ReadFeatures(const Backend& backend, int64_t num_features, PlanCursor& plan, ArgCursor& args,
+                    std::vector<FeatureInput>* features) {
   for (int64_t f = 0; f < num_features; ++f) {
     FeatureInput& feature = features->emplace_back();
     feature.table = static_cast<int>(plan.Next());
@@ -104,8 +114,8 @@ Status ReadFeatures(const Backend& backend, int64_t num_features, PlanCursor& pl
     feature.padding = static_cast<Padding>(plan.Next());
     const bool weighted = plan.Next() != 0;
     if (feature.table < 0 || static_cast<size_t>(feature.table) >= backend.configs().size()) {
-      return InvalidArgument("a plan names table ", feature.table, " of ",
-                             backend.configs().size(), "; reinstall dynemb_jax.");
+      return InvalidArgument("a plan names table ", feature.table, " of ", backend.configs().size(),
+                             "; reinstall dynemb_jax.");
     }
 
     xffi::AnyBuffer keys = args.NextAny();
@@ -114,14 +124,16 @@ Status ReadFeatures(const Backend& backend, int64_t num_features, PlanCursor& pl
     std::span<const int64_t> dims(keys.dimensions().begin(), keys.dimensions().size());
     if (wide) dims = dims.first(dims.size() - 1);
     switch (keys.element_type()) {
-      case xffi::DataType::S32: feature.format = KeyFormat::kInt32; break;
+      case xffi::DataType::S32:
+        feature.format = KeyFormat::kInt32;
+        break;
       case xffi::DataType::U32:
         feature.format = wide ? KeyFormat::kBits64 : KeyFormat::kUint32;
         break;
-      default: feature.format = KeyFormat::kBits64;  // S64, U64
+      default:
+        feature.format = KeyFormat::kBits64;  // S64, U64
     }
-    const bool bagged =
-        feature.combiner != Combiner::kNone || feature.padding == Padding::kLengths;
+    const bool bagged = feature.combiner != Combiner::kNone || feature.padding == Padding::kLengths;
     BagShape shape = BagsOf(dims, bagged);
     feature.num_bags = shape.num_bags;
     feature.bag_length = shape.bag_length;

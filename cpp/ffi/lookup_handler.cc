@@ -40,8 +40,7 @@ Status LookupCall(int64_t group, int32_t device, Plan plan_attr, xffi::Remaining
   }
   std::vector<int64_t*> unique_rows;
   for (int table : tables) {
-    unique_rows.push_back(
-        reinterpret_cast<int64_t*>(rets.NextPairs(NumIdsOf(features, table))));
+    unique_rows.push_back(reinterpret_cast<int64_t*>(rets.NextPairs(NumIdsOf(features, table))));
   }
   DYNEMB_RETURN_IF_ERROR(args.status());
   DYNEMB_RETURN_IF_ERROR(rets.status());

@@ -77,9 +77,10 @@ Status GrowableHostBuffer::Commit(Bytes bytes) {
   Bytes more = target - committed_;
   Bytes available = AvailableBytes();
   if (target > reserved_ || (available >= 0 && more > available)) {
-    return MemoryError("host memory exhausted: a table needs ", more, " more bytes, the machine has ",
-                       available, " available of ", PhysicalBytes(),
-                       "; set max_bytes in TableConfig, use fewer or narrower rows, or erase keys.");
+    return MemoryError(
+        "host memory exhausted: a table needs ", more, " more bytes, the machine has ", available,
+        " available of ", PhysicalBytes(),
+        "; set max_bytes in TableConfig, use fewer or narrower rows, or erase keys.");
   }
   std::byte* begin = base_ + committed_;
   if (mprotect(begin, static_cast<size_t>(more), PROT_READ | PROT_WRITE) != 0) {

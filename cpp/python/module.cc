@@ -49,9 +49,8 @@ TableConfig ConfigFromDict(const nb::dict& fields, uint64_t seed) {
   config.name = nb::cast<std::string>(fields["name"]);
   config.dim = nb::cast<int>(fields["dim"]);
   config.optimizer = {static_cast<OptimizerKind>(nb::cast<int>(fields["optimizer"])),
-                      nb::cast<float>(fields["beta1"]), nb::cast<float>(fields["beta2"]),
-                      nb::cast<float>(fields["epsilon"]),
-                      nb::cast<float>(fields["initial_state"])};
+                      nb::cast<double>(fields["beta1"]), nb::cast<double>(fields["beta2"]),
+                      nb::cast<float>(fields["epsilon"]), nb::cast<float>(fields["initial_state"])};
   config.initializer = {static_cast<InitializerKind>(nb::cast<int>(fields["initializer"])),
                         nb::cast<float>(fields["initializer_parameter"]),
                         RowInitStream(seed, config.name)};
@@ -111,8 +110,8 @@ using Int64sOut = nb::ndarray<int64_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb:
 using BoolsOut = nb::ndarray<uint8_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatsOut = nb::ndarray<float, nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-void GetRows(int64_t group, int32_t device, int table, KeysIn keys, BoolsOut found,
-             FloatsOut rows, FloatsOut state) {
+void GetRows(int64_t group, int32_t device, int table, KeysIn keys, BoolsOut found, FloatsOut rows,
+             FloatsOut state) {
   Raise(FindGroup(group, device)
             ->Get({{table, keys.data(), static_cast<int64_t>(keys.size())},
                    found.data(),
@@ -132,14 +131,17 @@ void HomeBuckets(KeysIn keys, uint64_t num_buckets, Int64sOut buckets) {
 
 NB_MODULE(_native, m) {
   m.def("registrations", &dynemb::Registrations);
-  m.def("ffi_api_version", [] { return std::pair<int, int>(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); });
+  m.def("ffi_api_version",
+        [] { return std::pair<int, int>(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); });
   m.def("create_group", &dynemb::CreateGroup, nb::arg("group"), nb::arg("device"),
         nb::arg("first_version"), nb::arg("seed"), nb::arg("tables"));
-  m.def("close_group", [](int64_t group) { dynemb::Registry::Global().Remove(group); },
-        nb::arg("group"), nb::call_guard<nb::gil_scoped_release>());
-  m.def("version", [](int64_t group, int32_t device) {
-    return dynemb::FindGroup(group, device)->Version();
-  }, nb::arg("group"), nb::arg("device"));
+  m.def(
+      "close_group", [](int64_t group) { dynemb::Registry::Global().Remove(group); },
+      nb::arg("group"), nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "version",
+      [](int64_t group, int32_t device) { return dynemb::FindGroup(group, device)->Version(); },
+      nb::arg("group"), nb::arg("device"));
   m.def("stats", &dynemb::GroupStats, nb::arg("group"), nb::arg("device"));
   m.def("get_rows", &dynemb::GetRows, nb::arg("group"), nb::arg("device"), nb::arg("table"),
         nb::arg("keys"), nb::arg("found"), nb::arg("rows"), nb::arg("state"));

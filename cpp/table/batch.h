@@ -30,14 +30,15 @@ struct FeatureInput {
   const float* weights;    // [num_bags, bag_length] or null
 
   int64_t NumIds() const { return num_bags * bag_length; }
-  int64_t NumOutputRows() const {
-    return combiner == Combiner::kNone ? NumIds() : num_bags;
-  }
+  int64_t NumOutputRows() const { return combiner == Combiner::kNone ? NumIds() : num_bags; }
   bool Valid(int64_t bag, int64_t position) const {
     switch (padding) {
-      case Padding::kLengths: return position < lengths[bag];
-      case Padding::kMask: return mask[bag * bag_length + position] != 0;
-      case Padding::kNone: break;
+      case Padding::kLengths:
+        return position < lengths[bag];
+      case Padding::kMask:
+        return mask[bag * bag_length + position] != 0;
+      case Padding::kNone:
+        break;
     }
     return true;
   }
@@ -60,11 +61,11 @@ enum HeaderField : int {
 // positions of `index` refer to it; kNoRow fills the rest.
 struct LookupBatch {
   std::span<const FeatureInput> features;
-  std::span<float* const> rows;            // per feature: [NumOutputRows, dim]
-  std::span<int32_t* const> index;         // per feature: [NumIds]
-  std::span<const int> tables;             // tables looked up, ascending
-  std::span<int64_t* const> unique_rows;   // per such table: [ids of the table]
-  int32_t* header;                         // [kHeaderCounts + tables]
+  std::span<float* const> rows;           // per feature: [NumOutputRows, dim]
+  std::span<int32_t* const> index;        // per feature: [NumIds]
+  std::span<const int> tables;            // tables looked up, ascending
+  std::span<int64_t* const> unique_rows;  // per such table: [ids of the table]
+  int32_t* header;                        // [kHeaderCounts + tables]
 };
 
 // Gradient of one looked-up feature.

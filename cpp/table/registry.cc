@@ -38,8 +38,8 @@ Status Registry::Find(int64_t group, int32_t device, std::shared_ptr<Backend>* b
   }
   auto other = backends_.lower_bound({group, std::numeric_limits<int32_t>::min()});
   if (other != backends_.end() && other->first.first == group) {
-    return MakeStatus(StatusCode::kWrongDevice, "these tables live on device ",
-                      other->first.second, ", the program runs on device ", device,
+    return MakeStatus(StatusCode::kWrongDevice, "these tables live on device ", other->first.second,
+                      ", the program runs on device ", device,
                       "; put the program on the tables' device.");
   }
   return MakeStatus(StatusCode::kClosed,

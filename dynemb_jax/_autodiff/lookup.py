@@ -49,7 +49,8 @@ def _valid(plan: FeaturePlan, ids: Ids) -> jax.Array:
     if pad is None:
         return jnp.ones(shape, bool)
     if plan.padding == PADDING_LENGTHS:
-        return jnp.arange(shape[-1], dtype=jnp.int32) < jnp.expand_dims(pad, -1)
+        position = jax.lax.broadcasted_iota(jnp.int32, shape, len(shape) - 1)
+        return position < jnp.broadcast_to(jnp.expand_dims(pad, -1), shape)
     return pad
 
 
@@ -95,7 +96,12 @@ def _lookup(
 
 
 def _lookup_fwd(
-    verb: Verb, group: int, plans: tuple[FeaturePlan, ...], token: Any, ids: Any, weights: Any,
+    verb: Verb,
+    group: int,
+    plans: tuple[FeaturePlan, ...],
+    token: Any,
+    ids: Any,
+    weights: Any,
     taps: Any,
 ) -> tuple[LookupResults, Any]:
     raw = tuple(

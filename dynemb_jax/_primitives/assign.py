@@ -3,11 +3,12 @@
 from typing import Any
 
 import jax
+from jax.core import ShapedArray
 
 from dynemb_jax._primitives.define import define, refuse_mapped, token_type
 
 
-def _abstract_eval(*_: Any, **__: Any) -> list[jax.core.ShapedArray]:
+def _abstract_eval(*_: Any, **__: Any) -> list[ShapedArray]:
     return [token_type()]
 
 

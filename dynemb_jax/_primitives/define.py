@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import dispatch
+from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir, partial_eval
 
@@ -20,7 +21,7 @@ NATIVE_PARAMETERS = ("group", "plan")
 
 def define(
     verb: str,
-    abstract_eval: Callable[..., Sequence[jax.core.ShapedArray]],
+    abstract_eval: Callable[..., Sequence[ShapedArray]],
     batch: Callable[..., tuple[Sequence[Any], Sequence[int | None]]],
     *,
     keep: bool,
@@ -74,6 +75,6 @@ def to_front(operand: Any, dim: int | None, size: int) -> Any:
     return jax.numpy.moveaxis(operand, dim, 0)
 
 
-def token_type() -> jax.core.ShapedArray:
+def token_type() -> ShapedArray:
     """The type of a token: the version of a table group."""
-    return jax.core.ShapedArray((1,), np.dtype(np.int32))
+    return ShapedArray((1,), np.dtype(np.int32))

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import ShapedArray
 
 from dynemb_jax._primitives import features as feature_operands
 from dynemb_jax._primitives.define import define, token_type
@@ -16,11 +17,11 @@ from dynemb_jax._primitives.features import FeaturePlan
 
 def _abstract_eval(
     token: Any, *operands: Any, features: tuple[FeaturePlan, ...], group: int, plan: Any
-) -> list[jax.core.ShapedArray]:
+) -> list[ShapedArray]:
     del group, plan
     groups = feature_operands.split(features, (token, *operands))
     return [token_type()] + [
-        jax.core.ShapedArray(feature.rows_shape(ids.shape), np.dtype(np.float32))
+        ShapedArray(feature.rows_shape(ids.shape), np.dtype(np.float32))
         for feature, (ids, *_) in zip(features, groups, strict=True)
     ]
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.core import ShapedArray
 
 from dynemb_jax._primitives import features as feature_operands
 from dynemb_jax._primitives.define import define, token_type
@@ -25,7 +26,7 @@ class LookupResults(NamedTuple):
     token: jax.Array
     header: jax.Array
     rows: tuple[jax.Array, ...]
-    index: tuple[jax.Array, ...]
+    indices: tuple[jax.Array, ...]
     unique_rows: tuple[jax.Array, ...]
 
 
@@ -36,19 +37,22 @@ def tables_of(features: Sequence[FeaturePlan]) -> tuple[int, ...]:
 
 def _abstract_eval(
     token: Any, *operands: Any, features: tuple[FeaturePlan, ...], group: int, plan: Any
-) -> list[jax.core.ShapedArray]:
+) -> list[ShapedArray]:
     del group, plan
     tables = tables_of(features)
-    results = [token_type(), jax.core.ShapedArray((HEADER_COUNTS + len(tables),), np.dtype(np.int32))]
+    results = [
+        token_type(),
+        ShapedArray((HEADER_COUNTS + len(tables),), np.dtype(np.int32)),
+    ]
     counts = dict.fromkeys(tables, 0)
     groups = feature_operands.split(features, (token, *operands))
     for feature, (ids, *_) in zip(features, groups, strict=True):
         counts[feature.table] += feature_operands.num_ids(feature, ids)
         results += [
-            jax.core.ShapedArray(feature.rows_shape(ids.shape), np.dtype(np.float32)),
-            jax.core.ShapedArray(feature.index_shape(ids.shape), np.dtype(np.int32)),
+            ShapedArray(feature.rows_shape(ids.shape), np.dtype(np.float32)),
+            ShapedArray(feature.index_shape(ids.shape), np.dtype(np.int32)),
         ]
-    pairs = [jax.core.ShapedArray((counts[table], 2), np.dtype(np.uint32)) for table in tables]
+    pairs = [ShapedArray((counts[table], 2), np.dtype(np.uint32)) for table in tables]
     return results + pairs
 
 

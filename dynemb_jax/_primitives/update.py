@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+from jax.core import ShapedArray
 
 from dynemb_jax._primitives.define import define, refuse_mapped, to_front, token_type
 
@@ -36,7 +37,7 @@ class ResidualPlan(NamedTuple):
         return 1 + len(self.tables) + sum(2 + feature.weighted for feature in self.features)
 
 
-def _abstract_eval(*_: Any, **__: Any) -> list[jax.core.ShapedArray]:
+def _abstract_eval(*_: Any, **__: Any) -> list[ShapedArray]:
     return [token_type()]
 
 

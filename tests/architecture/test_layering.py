@@ -30,10 +30,12 @@ PYTHON_LAYERS = {
     "initializers": {"errors"},
     "config": {"errors", "optimizers", "initializers"},
     "keys": {"errors"},
-    "inputs": {"errors", "config", "keys"},
-    "_native": {"errors"},
-    "_primitives": {"errors", "_native"},
-    "_autodiff": {"errors", "_native", "_primitives"},
+    "inputs": {"errors", "keys"},
+    "_registration": {"_native"},
+    "_primitives": {"errors", "keys", "inputs", "_native", "_registration"},
+    "_autodiff": {"errors", "keys", "inputs", "_primitives"},
+    "group": {"errors", "config", "optimizers", "initializers", "_native"},
+    "embeddings": {"errors", "config", "keys", "inputs", "_primitives", "_autodiff", "group"},
 }
 LEAVES = {"errors", "optimizers", "initializers", "config"}
 JAX_INTERNALS = {"_primitives/define.py"}

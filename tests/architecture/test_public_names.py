@@ -29,11 +29,8 @@ def test_nothing_public_hides_from_the_list():
 @pytest.mark.parametrize("name", sorted(dj.__all__))
 def test_name_is_documented(name: str):
     value = getattr(dj, name)
-    if name == "__version__":
-        assert isinstance(value, str)
-        return
-    if not (callable(value) or isinstance(value, types.ModuleType)):
-        pytest.skip("a constant carries no docstring of its own")
+    if not (inspect.isroutine(value) or inspect.isclass(value) or inspect.ismodule(value)):
+        pytest.skip("a value carries no docstring of its own; docs/api.md has it")
 
     text = inspect.getdoc(value) or ""
 

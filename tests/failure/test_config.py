@@ -131,6 +131,13 @@ def test_an_impossible_optimizer_is_refused(make):
         make()
 
 
+@pytest.mark.parametrize("option", ["initial_rows", "max_bytes"])
+@pytest.mark.parametrize("value", [2**63, 2**64])
+def test_sizes_beyond_64_bits_are_typed_errors(option, value):
+    with pytest.raises(dj.errors.DynembError):
+        dj.create(dj.FeatureConfig(dj.TableConfig("items", 4, **{option: value})))
+
+
 def test_a_seed_that_is_no_integer_is_refused():
     feature = dj.FeatureConfig(dj.TableConfig("items", 4))
 

@@ -63,6 +63,10 @@ def foreign_activations():
     dj.apply_gradients(create(), acts, ROW)
 
 
+def huge():
+    create(1024, initial_rows=10**10)
+
+
 # What is done, the class it raises, and what the message must name.
 MISTAKES = {
     "float ids": (
@@ -95,6 +99,7 @@ MISTAKES = {
     "stale lookup": (stale_lookup, "StaleStateError", ["resync"]),
     "closed": (closed, "ClosedError", ["closed", "create"]),
     "full": (full, "TableFullError", ["items", "max_bytes", str(1 << 20), "on_full"]),
+    "memory": (huge, "TableMemoryError", ["memory", "max_bytes"]),
     "gradient shape": (wrong_grads, "InputError", ["(1, 5)", "(1, 4)"]),
     "gradient dtype": (integer_grads, "InputError", ["int32", "float"]),
     "list lengths": (half_a_list, "InputError", ["2"]),

@@ -75,6 +75,54 @@ def test_the_same_lookup_of_one_state_twice_is_a_replay():
     twin.train([1, 2])
 
 
+def test_the_same_ids_in_another_order_are_a_fork():
+    emb = create()
+    dj.lookup(emb, np.array([1, 2]))
+
+    with pytest.raises(dj.errors.StaleStateError):
+        dj.lookup(emb, np.array([2, 1]))
+
+
+def test_the_same_ids_with_other_padding_are_a_fork():
+    emb, ids = create(), np.array([[1, 2, 3]])
+    dj.lookup(emb, dj.Padded(ids, lengths=np.array([1])))
+
+    with pytest.raises(dj.errors.StaleStateError):
+        dj.lookup(emb, dj.Padded(ids, lengths=np.array([3])))
+
+
+def test_the_same_ids_in_other_features_are_a_fork():
+    emb = dj.create([dj.FeatureConfig(dj.TableConfig(n, 4)) for n in ("a", "b")])
+    one, two = np.array([1, 2]), np.array([3, 4])
+    dj.lookup(emb, [one, two])
+
+    with pytest.raises(dj.errors.StaleStateError):
+        dj.lookup(emb, [two, one])
+
+
+def test_the_same_ids_in_fewer_features_are_a_fork():
+    emb = dj.create([dj.FeatureConfig(dj.TableConfig(n, 4)) for n in ("a", "b")])
+    dj.lookup(emb, [np.array([1, 2]), None])
+
+    with pytest.raises(dj.errors.StaleStateError):
+        dj.lookup(emb, [None, np.array([1, 2])])
+
+
+def test_a_replayed_lookup_can_be_applied():
+    twin = Twin(optimizer="adam_row")
+    ids = np.array([1, 2, 1])
+    dj.lookup(twin.emb, ids)
+
+    acts, twin.emb = dj.lookup(twin.emb, ids)
+    twin.oracle.lookup(ids)
+    twin.update(acts, ids, random_grads((3, 4)))
+
+    np.testing.assert_array_equal(dj.get(twin.emb, "items", [1, 2]).state["count"], [1, 1])
+    np.testing.assert_allclose(
+        dj.get(twin.emb, "items", [1, 2]).rows, twin.oracle.values([1, 2]), rtol=1e-5
+    )
+
+
 def test_a_replay_after_anything_else_is_stale():
     old = create()
     acts, emb = dj.lookup(old, np.array([1, 2]))
@@ -112,7 +160,8 @@ def test_a_dropped_update_makes_the_kept_state_stale():
 
 def test_an_optimizer_that_updates_the_token_is_noticed():
     params = {"w": jnp.ones(2), "emb": create()}
-    tx = optax.sgd(1.0)
+    # Large enough to show in a token of 30 bits that went through float32.
+    tx = optax.sgd(1e4)
     grads = jax.tree.map(jnp.ones_like, params)
 
     with jax.numpy_dtype_promotion("standard"):

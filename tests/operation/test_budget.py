@@ -156,6 +156,31 @@ def test_a_budget_too_small_for_the_initial_rows_is_refused_at_construction():
         create(DIM, max_bytes=1000, initial_rows=1_000_000)
 
 
+def test_a_full_table_keeps_its_neighbour_as_it_was():
+    full = dj.TableConfig("full", DIM, max_bytes=MAX_BYTES)
+    emb = dj.create([dj.FeatureConfig(dj.TableConfig("free", 4)), dj.FeatureConfig(full)])
+
+    with pytest.raises(dj.errors.TableFullError, match="full"):
+        dj.lookup(emb, [np.arange(100), np.arange(20_000)])
+
+    emb = dj.resync(emb)
+    assert {n: (s.rows, s.ids, s.lookups) for n, s in dj.stats(emb).items()} == {
+        "free": (0, 0, 0),
+        "full": (0, 0, 0),
+    }
+    acts, emb = dj.lookup(emb, [np.arange(100), np.arange(100)])
+    assert acts.rows[0].shape == (100, 4)
+
+
+def test_ids_stay_accounted_for_when_an_assign_is_dropped():
+    emb, fresh = fill(budgeted("drop"))
+
+    emb = dj.assign(emb, "items", np.arange(fresh, fresh + 8), np.ones((8, DIM), np.float32))
+
+    stats = dj.stats(emb)["items"]
+    assert stats.ids == stats.hits + stats.inserted + sum(stats.refused.values())
+
+
 def test_assigning_beyond_the_budget_changes_nothing():
     emb, fresh = fill(budgeted("error"))
     before = dj.stats(emb)["items"]

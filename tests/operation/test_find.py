@@ -96,6 +96,14 @@ def test_contains_and_get_agree_with_find_on_what_is_there():
     assert not got.state["accumulator"][~got.found].any()
 
 
+def test_get_shows_the_missing_row_as_find_does():
+    emb = create(3, missing_row="initializer")
+
+    acts, _ = dj.lookup(emb, np.array([4, 5]), train=False)
+
+    np.testing.assert_array_equal(dj.get(emb, "items", np.array([4, 5])).rows, acts.rows)
+
+
 def test_get_gives_numpy_arrays():
     got = dj.get(Twin(optimizer="adam_row").emb, "items", np.array([1]))
 

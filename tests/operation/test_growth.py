@@ -131,6 +131,16 @@ def test_a_crowded_bucket_survives_erasing_and_coming_back():
     twin.check(ids)
 
 
+@pytest.mark.parametrize("max_load", [0.001, 0.03, 0.5, 0.999])
+def test_any_legal_load_limit_only_decides_when_to_grow(max_load):
+    twin = Twin(dim=1, max_load=max_load)
+
+    twin.train(range(100))
+    twin.train(range(50, 150))
+
+    twin.check(range(160))
+
+
 def test_home_buckets_are_spread_evenly():
     drawn = np.concatenate([np.arange(64_000, dtype=np.uint64), u64(range(-1000, 0))])
 

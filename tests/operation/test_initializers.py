@@ -58,6 +58,7 @@ def test_truncated_normal_stays_within_two_deviations():
         lambda: dj.initializers.normal(-0.5),
         lambda: dj.initializers.truncated_normal(float("nan")),
         lambda: dj.initializers.constant("zero"),
+        lambda: dj.initializers.constant(1e39),
     ],
 )
 def test_a_scale_that_is_no_scale_is_refused(make):

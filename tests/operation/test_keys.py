@@ -46,6 +46,15 @@ def test_keys_have_the_shape_of_the_integers(shape):
     assert (made.shape, made.pairs.shape) == (shape, (*shape, 2))
 
 
+def test_any_memory_layout_of_integers_makes_the_same_keys():
+    values = np.array([[BIG, -1, 3], [2, 0, -(2**40)]])
+    wide = np.zeros((2, 6), np.int64)
+    wide[:, ::2] = values
+
+    for other in (values.astype(">i8"), np.asfortranarray(values), wide[:, ::2]):
+        np.testing.assert_array_equal(dj.keys(other).pairs, dj.keys(values).pairs)
+
+
 def test_python_integers_of_64_bits_are_keys():
     made = dj.keys([INT64_MIN, INT64_MAX, -1, BIG])
 

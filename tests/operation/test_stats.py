@@ -47,7 +47,8 @@ def test_load_is_rows_over_capacity_and_within_its_limit():
 
     stats = dj.stats(twin.emb)["items"]
 
-    assert stats.load == pytest.approx(stats.rows / stats.capacity)
+    # Rounded for reading.
+    assert stats.load == pytest.approx(stats.rows / stats.capacity, abs=1e-4)
     assert stats.load <= 0.5
 
 

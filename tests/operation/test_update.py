@@ -78,6 +78,31 @@ def test_a_given_learning_rate_overrides_every_table(rate):
         np.testing.assert_allclose(moved, -0.25, rtol=1e-6)
 
 
+def test_a_schedule_counts_updates_not_lookups():
+    emb = create(1, optimizer=dj.optimizers.sgd(schedule))
+    first, emb = dj.lookup(emb, np.array([1]))
+    second, emb = dj.lookup(emb, np.array([2]))
+    one = np.ones((1, 1), np.float32)
+
+    emb = dj.apply_gradients(emb, first, one)
+    emb = dj.apply_gradients(emb, second, one)
+
+    moved = dj.get(emb, "items", np.array([2])).rows - np.asarray(second.rows)
+    np.testing.assert_allclose(moved, [[-0.25]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_gradients_of_half_precision_are_taken_as_they_are(dtype):
+    twin = Twin(optimizer="sgd")
+    acts = twin.lookup([1, 2])
+    grads = jnp.asarray(random_grads((2, 4)), dtype)
+
+    twin.emb = dj.apply_gradients(twin.emb, acts, grads)
+    twin.oracle.apply([1, 2], np.asarray(grads, np.float64))
+
+    twin.check()
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "adam_row"])
 def test_a_key_first_seen_late_follows_the_documented_correction(optimizer):
     twin = Twin(optimizer=optimizer)

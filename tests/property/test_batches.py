@@ -147,6 +147,7 @@ def check(nest, seed):
         present = np.ones(case.ids.shape, bool) if case.present is None else case.present
         gradients[case.table][0].extend(case.ids[present])
         gradients[case.table][1].extend(per_id[present])
+    found, _ = dj.lookup(emb, mapped(lambda c: c.input(c.weights), nest), train=False)
     used = {case.table for case in flat}
     for name in used:
         table, (ids, grads) = oracles[name], gradients[name]
@@ -155,9 +156,11 @@ def check(nest, seed):
         assert got.found.all()
         assert_close(got.rows, table.values(list(table.rows)), rtol=1e-4, atol=1e-5)
         stats = dj.stats(emb)[name]
-        assert {c: getattr(stats, c) for c in ("rows", "ids", "hits", "inserted", "padded")} == {
+        assert {c: getattr(stats, c) for c in ("rows", "ids", "hits", "inserted")} == {
             "rows": len(table.rows)
-        } | {c: table.counters[c] for c in ("ids", "hits", "inserted", "padded")}
+        } | {c: table.counters[c] for c in ("ids", "hits", "inserted")}
+    for case, row, ct in zip(flat, jax.tree.leaves(found.rows), cts, strict=True):
+        assert_close(row, reference(case, oracles[case.table], ct)[0], rtol=1e-4, atol=1e-5)
     assert set(emb.tables) == used
     jax.tree.map(
         np.testing.assert_array_equal, d_taps, jax.tree.unflatten(jax.tree.structure(taps), cts)

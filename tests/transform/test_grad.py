@@ -35,6 +35,18 @@ def test_the_gradient_of_taps_is_the_gradient_of_rows(combiner, jit):
     assert (stats.lookups, stats.ids, stats.inserted) == (1, 8, 5)
 
 
+def test_taps_work_without_training_too():
+    emb = dj.assign(create(3), "items", [1], np.array([[1, 2, 3]], np.float32))
+
+    def loss(taps):
+        acts, _ = dj.lookup(emb, np.array([1, 5]), train=False, taps=taps)
+        return jnp.sum(acts.rows**2) / 2
+
+    d_taps = jax.grad(loss)(dj.taps(emb, np.array([1, 5])))
+
+    np.testing.assert_array_equal(d_taps, [[1, 2, 3], [0, 0, 0]])
+
+
 def test_a_step_with_taps_equals_a_step_with_rows_as_arguments():
     with_taps, with_rows = Twin(), Twin()
     ids = np.array([1, 2, 2], np.int32)

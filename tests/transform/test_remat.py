@@ -67,17 +67,20 @@ def test_the_policy_leaves_one_native_lookup_a_step():
 
 
 def test_the_policy_saves_the_rows_and_nothing_the_user_computed():
-    def loss(w, taps, emb):
-        acts, _ = dj.lookup(emb, IDS, taps=taps)
-        return jnp.sum(jnp.sin(jnp.sin(acts.rows @ w)))
-
     twin = Twin()
-    taps = dj.taps(twin.emb, IDS)
-    body = jax.checkpoint(loss, policy=dj.remat_policy)
-    jaxpr = str(jax.make_jaxpr(jax.grad(body, argnums=(0, 1)))(jnp.asarray(W), taps, twin.emb))
 
-    # The sines are computed in the forward pass and again in the backward pass.
-    assert jaxpr.count(" sin ") == 4 or jaxpr.count("sin ") >= 3
+    def count_cosines(wrap):
+        @wrap
+        def loss(w):
+            acts, _ = dj.lookup(twin.emb, IDS)
+            return jnp.sum(jnp.cos(jnp.cos(acts.rows @ w)))
+
+        return str(jax.make_jaxpr(jax.grad(loss))(jnp.asarray(W))).count(" cos ")
+
+    plain = count_cosines(lambda f: f)
+    saved = count_cosines(functools.partial(jax.checkpoint, policy=dj.remat_policy))
+    # Of the two nested cosines the backward pass needs the inner one again.
+    assert saved > plain
 
 
 def test_a_rematerialised_find_is_right_and_changes_nothing():

@@ -107,7 +107,27 @@ def test_a_while_loop_runs_as_often_as_its_condition_says():
     twin.check()
 
 
-def test_lookups_collected_by_a_scan_apply_as_lists():
+def test_activations_stacked_by_a_scan_make_one_exact_update():
+    twin = Twin(optimizer="adam_row")
+
+    @jax.jit
+    def run(emb, ids, grads):
+        def look(emb, ids):
+            acts, emb = dj.lookup(emb, ids)
+            return emb, acts
+
+        emb, acts = jax.lax.scan(look, emb, ids)
+        return dj.apply_gradients(emb, acts, grads)
+
+    twin.emb = run(twin.emb, batch_keys(), batch_grads())
+    for ids in BATCHES:
+        twin.oracle.lookup(ids)
+    twin.oracle.apply(BATCHES, batch_grads())
+
+    twin.check()
+
+
+def test_lookups_of_one_program_apply_as_lists():
     twin = Twin(optimizer="adam_row")
 
     @jax.jit

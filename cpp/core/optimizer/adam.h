@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 
 #include "core/optimizer/optimizer.h"
 
@@ -13,8 +15,8 @@ namespace dynemb {
 
 // 1 - beta^t. Through expm1, since 1 - powf loses every digit while beta^t is
 // near 1.
-DYNEMB_HD float BiasCorrection(float beta, double t) {
-  return static_cast<float>(-expm1(t * log(static_cast<double>(beta))));
+DYNEMB_HD float BiasCorrection(double beta, double t) {
+  return static_cast<float>(-expm1(t * log(beta)));
 }
 
 struct AdamRule {
@@ -23,22 +25,29 @@ struct AdamRule {
     float inv_root_correct;  // 1 / sqrt(1 - b2^t)
   };
 
+  // 1 - beta is rounded once, from double: 1 - 0.999f is off by 1.3e-5.
   DYNEMB_HD AdamRule(const OptimizerParameters& parameters, float learning_rate)
       : rate(learning_rate),
-        beta1(parameters.beta1),
-        beta2(parameters.beta2),
+        beta1(static_cast<float>(parameters.beta1)),
+        beta2(static_cast<float>(parameters.beta2)),
+        rest1(static_cast<float>(1.0 - parameters.beta1)),
+        rest2(static_cast<float>(1.0 - parameters.beta2)),
+        exact_beta1(parameters.beta1),
+        exact_beta2(parameters.beta2),
         epsilon(parameters.epsilon) {}
 
   DYNEMB_HD RowTerms TermsAt(double t) const {
-    return {rate / BiasCorrection(beta1, t), 1.0f / sqrtf(BiasCorrection(beta2, t))};
+    return {rate / BiasCorrection(exact_beta1, t), 1.0f / sqrtf(BiasCorrection(exact_beta2, t))};
   }
   DYNEMB_HD void Column(RowTerms terms, float g, float& w, float& m, float& v) const {
-    m = beta1 * m + (1.0f - beta1) * g;
-    v = beta2 * v + (1.0f - beta2) * (g * g);
+    m = beta1 * m + rest1 * g;
+    v = beta2 * v + rest2 * (g * g);
     w -= terms.step_size * m / (sqrtf(v) * terms.inv_root_correct + epsilon);
   }
 
-  float rate, beta1, beta2, epsilon;
+  float rate, beta1, beta2, rest1, rest2;
+  double exact_beta1, exact_beta2;
+  float epsilon;
 };
 
 struct Adam : AdamRule {
@@ -57,14 +66,17 @@ static_assert(UpdateRule<Adam>);
 
 struct AdamPerRow : AdamRule {
   static constexpr int kVectors = 2;
-  static constexpr int kScalars = 1;  // steps of this row, exact up to 2^24
+  static constexpr int kScalars = 1;  // steps of this row
 
   DYNEMB_HD AdamPerRow(const OptimizerParameters& parameters, const StepOperands& operands)
       : AdamRule(parameters, operands.learning_rate) {}
 
-  DYNEMB_HD RowTerms Row(float* count) const {
-    *count += 1.0f;
-    return TermsAt(static_cast<double>(*count));
+  DYNEMB_HD RowTerms Row(float* scalars) const {
+    int32_t count;
+    memcpy(&count, scalars, sizeof count);
+    ++count;
+    memcpy(scalars, &count, sizeof count);
+    return TermsAt(static_cast<double>(count));
   }
 };
 static_assert(UpdateRule<AdamPerRow>);

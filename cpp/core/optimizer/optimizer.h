@@ -14,7 +14,8 @@ enum class OptimizerKind : int32_t { kSgd = 0, kAdagrad = 1, kAdam = 2, kAdamPer
 // The numbers of an optimizer; each kind says which it reads.
 struct OptimizerParameters {
   OptimizerKind kind;
-  float beta1, beta2, epsilon;
+  double beta1, beta2;
+  float epsilon;
   float initial_state;  // first value of every state column
 };
 
@@ -26,7 +27,7 @@ struct StepOperands {
 
 // A rule is a type with
 //   kVectors   state vectors of `dim` columns each
-//   kScalars   numbers per row (float) behind them
+//   kScalars   numbers per row behind them (whole numbers, as the bits of a float)
 //   Rule(parameters, operands)         once a step
 //   Row(scalars) -> RowTerms           once a row, may advance the scalars
 //   Column(terms, g, w, s0, s1)        once a column; unused states are dummies
