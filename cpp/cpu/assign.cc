@@ -9,10 +9,9 @@
 namespace dynemb {
 namespace {
 
-int64_t CountNew(const CpuTable& table, const KeyBatch& keys) {
-  KeySet absent(keys.count);
-  for (int64_t i = 0; i < keys.count; ++i) {
-    Key key = keys.keys[i];
+int64_t CountNew(const CpuTable& table, std::span<const Key> keys) {
+  KeySet absent(static_cast<int64_t>(keys.size()));
+  for (Key key : keys) {
     if (FindRow(table.index(), HashKey(key), key) == kNoRow) absent.Insert(key);
   }
   return absent.size();
@@ -29,15 +28,16 @@ void WriteState(const RowLayout& layout, const float* state, float* row) {
 
 }  // namespace
 
-Status CpuBackend::Assign(TokenPair token, const AssignBatch& batch) {
+Status CpuBackend::Assign(const Executor&, TokenPair token, const AssignBatch& batch) {
   std::unique_lock<std::shared_mutex> lock(mutex_);
   DYNEMB_RETURN_IF_ERROR(CheckToken(*token.in));
   CpuTable& target = table(batch.keys.table);
   const RowLayout& layout = target.layout();
+  const std::span<const Key> keys = batch.keys.Meant();
   int64_t room = 0;
-  DYNEMB_RETURN_IF_ERROR(target.MakeRoom(CountNew(target, batch.keys), &room));
-  for (int64_t i = 0; i < batch.keys.count; ++i) {
-    Key key = batch.keys.keys[i];
+  DYNEMB_RETURN_IF_ERROR(target.MakeRoom(CountNew(target, keys), &room));
+  for (int64_t i = 0; i < std::ssize(keys); ++i) {
+    Key key = keys[static_cast<size_t>(i)];
     KeyHash hash = HashKey(key);
     bool inserted = false;
     RowIndex row =

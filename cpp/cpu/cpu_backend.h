@@ -20,11 +20,11 @@ class CpuBackend : public Backend {
   static Status Create(std::vector<TableConfig> configs, int32_t first_version,
                        std::shared_ptr<Backend>* backend);
 
-  Status Lookup(TokenPair token, const LookupBatch& batch) override;
-  Status Find(TokenPair token, const FindBatch& batch) override;
-  Status Update(TokenPair token, const UpdateBatch& batch) override;
-  Status Assign(TokenPair token, const AssignBatch& batch) override;
-  Status Erase(TokenPair token, const KeyBatch& batch) override;
+  Status Lookup(const Executor& exec, TokenPair token, const LookupBatch& batch) override;
+  Status Find(const Executor& exec, TokenPair token, const FindBatch& batch) override;
+  Status Update(const Executor& exec, TokenPair token, const UpdateBatch& batch) override;
+  Status Assign(const Executor& exec, TokenPair token, const AssignBatch& batch) override;
+  Status Erase(const Executor& exec, TokenPair token, const KeyBatch& batch) override;
   Status Get(const GetBatch& batch) override;
   int32_t Version() override;
   std::vector<TableStats> Stats() override;

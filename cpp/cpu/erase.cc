@@ -5,12 +5,12 @@
 
 namespace dynemb {
 
-Status CpuBackend::Erase(TokenPair token, const KeyBatch& batch) {
+Status CpuBackend::Erase(const Executor&, TokenPair token, const KeyBatch& batch) {
   std::unique_lock<std::shared_mutex> lock(mutex_);
   DYNEMB_RETURN_IF_ERROR(CheckToken(*token.in));
   CpuTable& target = table(batch.table);
   int64_t erased = 0;
-  for (int64_t i = 0; i < batch.count; ++i) erased += target.Erase(batch.keys[i]);
+  for (Key key : batch.Meant()) erased += target.Erase(key);
   target.counters.erased += erased;
   if (erased > 0) ++generation_;
   Advance(token);

@@ -42,7 +42,7 @@ void FindFeature(CpuTable& table, const FeatureInput& feature, float* out) {
 
 }  // namespace
 
-Status CpuBackend::Find(TokenPair token, const FindBatch& batch) {
+Status CpuBackend::Find(const Executor&, TokenPair token, const FindBatch& batch) {
   std::shared_lock<std::shared_mutex> lock(mutex_);
   for (const FeatureInput& feature : batch.features) {
     DYNEMB_RETURN_IF_ERROR(CheckLengths(feature));

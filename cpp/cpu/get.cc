@@ -20,10 +20,10 @@ void ReadState(const RowLayout& layout, const float* row, float* state) {
 
 Status CpuBackend::Get(const GetBatch& batch) {
   std::shared_lock<std::shared_mutex> lock(mutex_);
-  CpuTable& source = table(batch.keys.table);
+  CpuTable& source = table(batch.table);
   const RowLayout& layout = source.layout();
-  for (int64_t i = 0; i < batch.keys.count; ++i) {
-    Key key = batch.keys.keys[i];
+  for (int64_t i = 0; i < batch.count; ++i) {
+    Key key = batch.keys[i];
     float* out = batch.rows + i * layout.dim;
     float* state = batch.state + i * layout.StateFloats();
     RowIndex row = FindRow(source.index(), HashKey(key), key);

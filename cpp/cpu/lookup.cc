@@ -194,7 +194,7 @@ void Count(const TableWork& work) {
 
 }  // namespace
 
-Status CpuBackend::Lookup(TokenPair token, const LookupBatch& batch) {
+Status CpuBackend::Lookup(const Executor&, TokenPair token, const LookupBatch& batch) {
   std::unique_lock<std::shared_mutex> lock(mutex_);
   for (const FeatureInput& feature : batch.features) {
     DYNEMB_RETURN_IF_ERROR(CheckLengths(feature));

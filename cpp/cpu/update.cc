@@ -254,7 +254,7 @@ Status Prepare(CpuTable& table, int table_position, const UpdateBatch& batch, Ta
 
 }  // namespace
 
-Status CpuBackend::Update(TokenPair token, const UpdateBatch& batch) {
+Status CpuBackend::Update(const Executor&, TokenPair token, const UpdateBatch& batch) {
   std::unique_lock<std::shared_mutex> lock(mutex_);
   DYNEMB_RETURN_IF_ERROR(CheckToken(*token.in));
   for (const LookupResidual& lookup : batch.lookups) {

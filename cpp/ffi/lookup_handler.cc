@@ -1,8 +1,7 @@
 // operands: token, features (see ReadFeatures)
 // results:  token, header, per feature rows and index, per table unique_rows
 // plan:     [features, features' fields ..., tables, table ...]
-#include "ffi/frame.h"
-#include "ffi/handlers.h"
+#include "ffi/calls.h"
 #include "table/registry.h"
 
 namespace dynemb {
@@ -16,13 +15,14 @@ int64_t NumIdsOf(std::span<const FeatureInput> features, int table) {
   return ids;
 }
 
-Status LookupCall(int64_t group, int32_t device, Plan plan_attr, xffi::RemainingArgs arg_list,
-                  xffi::RemainingRets ret_list) {
+}  // namespace
+
+Status LookupCall(const CallFrame& frame) {
   std::shared_ptr<Backend> backend;
-  DYNEMB_RETURN_IF_ERROR(Registry::Global().Find(group, device, &backend));
-  PlanCursor plan(plan_attr);
-  ArgCursor args(arg_list);
-  RetCursor rets(ret_list);
+  DYNEMB_RETURN_IF_ERROR(Registry::Global().Find(frame.group, frame.device, &backend));
+  PlanCursor plan(frame.plan);
+  ArgCursor args(frame.args);
+  RetCursor rets(frame.rets);
   TokenPair token{args.NextS32(1), rets.NextS32(1)};
 
   std::vector<FeatureInput> features;
@@ -45,21 +45,8 @@ Status LookupCall(int64_t group, int32_t device, Plan plan_attr, xffi::Remaining
   DYNEMB_RETURN_IF_ERROR(args.status());
   DYNEMB_RETURN_IF_ERROR(rets.status());
   if (!plan.Ok()) return InvalidArgument("lookup: malformed plan; reinstall dynemb_jax.");
-  return backend->Lookup(token, LookupBatch{features, rows, index, tables, unique_rows, header});
+  return backend->Lookup(frame.exec, token,
+                         LookupBatch{features, rows, index, tables, unique_rows, header});
 }
 
-xffi::Error Lookup(int64_t group, Plan plan, int32_t device, xffi::RemainingArgs args,
-                   xffi::RemainingRets rets) {
-  return ToFfiError(LookupCall(group, device, plan, args, rets));
-}
-
-}  // namespace
 }  // namespace dynemb
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(DynembLookupCpu, dynemb::Lookup,
-                              xla::ffi::Ffi::Bind()
-                                  .Attr<int64_t>("group")
-                                  .Attr<dynemb::Plan>("plan")
-                                  .Ctx<xla::ffi::DeviceOrdinal>()
-                                  .RemainingArgs()
-                                  .RemainingRets());

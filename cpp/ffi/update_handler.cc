@@ -4,8 +4,7 @@
 // results:  token
 // plan:     [lookups, per lookup: tables, table ..., features, per feature:
 //            table, combiner, weighted]
-#include "ffi/frame.h"
-#include "ffi/handlers.h"
+#include "ffi/calls.h"
 #include "table/registry.h"
 
 namespace dynemb {
@@ -48,13 +47,14 @@ Status ReadResidual(const Backend& backend, PlanCursor& plan, ArgCursor& args,
   return args.status();
 }
 
-Status UpdateCall(int64_t group, int32_t device, Plan plan_attr, xffi::RemainingArgs arg_list,
-                  xffi::RemainingRets ret_list) {
+}  // namespace
+
+Status UpdateCall(const CallFrame& frame) {
   std::shared_ptr<Backend> backend;
-  DYNEMB_RETURN_IF_ERROR(Registry::Global().Find(group, device, &backend));
-  PlanCursor plan(plan_attr);
-  ArgCursor args(arg_list);
-  RetCursor rets(ret_list);
+  DYNEMB_RETURN_IF_ERROR(Registry::Global().Find(frame.group, frame.device, &backend));
+  PlanCursor plan(frame.plan);
+  ArgCursor args(frame.args);
+  RetCursor rets(frame.rets);
   TokenPair token{args.NextS32(1), rets.NextS32(1)};
   UpdateBatch batch{};
   batch.learning_rates = args.NextF32(static_cast<int64_t>(backend->configs().size()));
@@ -67,21 +67,7 @@ Status UpdateCall(int64_t group, int32_t device, Plan plan_attr, xffi::Remaining
   DYNEMB_RETURN_IF_ERROR(args.status());
   DYNEMB_RETURN_IF_ERROR(rets.status());
   if (!plan.Ok()) return InvalidArgument("update: malformed plan; reinstall dynemb_jax.");
-  return backend->Update(token, batch);
+  return backend->Update(frame.exec, token, batch);
 }
 
-xffi::Error Update(int64_t group, Plan plan, int32_t device, xffi::RemainingArgs args,
-                   xffi::RemainingRets rets) {
-  return ToFfiError(UpdateCall(group, device, plan, args, rets));
-}
-
-}  // namespace
 }  // namespace dynemb
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(DynembUpdateCpu, dynemb::Update,
-                              xla::ffi::Ffi::Bind()
-                                  .Attr<int64_t>("group")
-                                  .Attr<dynemb::Plan>("plan")
-                                  .Ctx<xla::ffi::DeviceOrdinal>()
-                                  .RemainingArgs()
-                                  .RemainingRets());

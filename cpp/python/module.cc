@@ -113,9 +113,7 @@ using FloatsOut = nb::ndarray<float, nb::numpy, nb::ndim<2>, nb::c_contig, nb::d
 void GetRows(int64_t group, int32_t device, int table, KeysIn keys, BoolsOut found, FloatsOut rows,
              FloatsOut state) {
   Raise(FindGroup(group, device)
-            ->Get({{table, keys.data(), static_cast<int64_t>(keys.size())},
-                   found.data(),
-                   rows.data(),
+            ->Get({table, keys.data(), static_cast<int64_t>(keys.size()), found.data(), rows.data(),
                    state.data()}));
 }
 

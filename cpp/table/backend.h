@@ -7,6 +7,7 @@
 #include "core/status.h"
 #include "table/batch.h"
 #include "table/counters.h"
+#include "table/executor.h"
 #include "table/table_config.h"
 
 namespace dynemb {
@@ -31,11 +32,11 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual Status Lookup(TokenPair token, const LookupBatch& batch) = 0;
-  virtual Status Find(TokenPair token, const FindBatch& batch) = 0;
-  virtual Status Update(TokenPair token, const UpdateBatch& batch) = 0;
-  virtual Status Assign(TokenPair token, const AssignBatch& batch) = 0;
-  virtual Status Erase(TokenPair token, const KeyBatch& batch) = 0;
+  virtual Status Lookup(const Executor& exec, TokenPair token, const LookupBatch& batch) = 0;
+  virtual Status Find(const Executor& exec, TokenPair token, const FindBatch& batch) = 0;
+  virtual Status Update(const Executor& exec, TokenPair token, const UpdateBatch& batch) = 0;
+  virtual Status Assign(const Executor& exec, TokenPair token, const AssignBatch& batch) = 0;
+  virtual Status Erase(const Executor& exec, TokenPair token, const KeyBatch& batch) = 0;
 
   // Host calls; the caller has waited for the token.
   virtual Status Get(const GetBatch& batch) = 0;

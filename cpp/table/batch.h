@@ -1,6 +1,7 @@
 // The operands of one call, as plain pointers into the caller's buffers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -96,24 +97,33 @@ struct UpdateBatch {
   const int32_t* step;          // [1]: updates done before; < 0: the group's own count
 };
 
-// Keys of host calls come padded to a few fixed lengths.
+// Keys of assign and erase come padded to a few fixed lengths.
 struct KeyBatch {
   int table;
-  const Key* keys;
-  int64_t count;  // of them, the first ones, are meant
+  const Key* keys;       // [capacity]
+  const int32_t* count;  // [1]: so many of them, the first ones, are meant
+  int64_t capacity;
+
+  // On the host only.
+  std::span<const Key> Meant() const {
+    return {keys, static_cast<size_t>(std::clamp<int64_t>(*count, 0, capacity))};
+  }
 };
 
 struct AssignBatch {
   KeyBatch keys;
-  const float* rows;   // [count, dim]
-  const float* state;  // [count, RowLayout::StateFloats] or null: initial state
+  const float* rows;   // [capacity, dim]
+  const float* state;  // [capacity, RowLayout::StateFloats] or null: initial state
 };
 
+// Of a host call: all pointers are host memory.
 struct GetBatch {
-  KeyBatch keys;
-  uint8_t* found;
-  float* rows;   // [count, dim]
-  float* state;  // [count, RowLayout::StateFloats]
+  int table;
+  const Key* keys;  // [count]
+  int64_t count;
+  uint8_t* found;  // [count]
+  float* rows;     // [count, dim]
+  float* state;    // [count, RowLayout::StateFloats]
 };
 
 }  // namespace dynemb

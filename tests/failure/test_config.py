@@ -131,9 +131,17 @@ def test_an_impossible_optimizer_is_refused(make):
         make()
 
 
-@pytest.mark.parametrize("option", ["initial_rows", "max_bytes"])
-@pytest.mark.parametrize("value", [2**63, 2**64])
-def test_sizes_beyond_64_bits_are_typed_errors(option, value):
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("initial_rows", 2**62),
+        ("initial_rows", 2**63),
+        ("initial_rows", 2**64),
+        ("max_bytes", 2**63),
+        ("max_bytes", 2**64),
+    ],
+)
+def test_sizes_beyond_the_machine_are_typed_errors(option, value):
     with pytest.raises(dj.errors.DynembError):
         dj.create(dj.FeatureConfig(dj.TableConfig("items", 4, **{option: value})))
 

@@ -96,7 +96,7 @@ MISTAKES = {
         "InputError",
         ["history", "combiner"],
     ),
-    "stale lookup": (stale_lookup, "StaleStateError", ["resync"]),
+    "stale lookup": (stale_lookup, "StaleStateError", ["items", "resync"]),
     "closed": (closed, "ClosedError", ["closed", "create"]),
     "full": (full, "TableFullError", ["items", "max_bytes", str(1 << 20), "on_full"]),
     "memory": (huge, "TableMemoryError", ["memory", "max_bytes"]),

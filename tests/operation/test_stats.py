@@ -47,8 +47,7 @@ def test_load_is_rows_over_capacity_and_within_its_limit():
 
     stats = dj.stats(twin.emb)["items"]
 
-    # Rounded for reading.
-    assert stats.load == pytest.approx(stats.rows / stats.capacity, abs=1e-4)
+    assert stats.load == pytest.approx(stats.rows / stats.capacity)
     assert stats.load <= 0.5
 
 
