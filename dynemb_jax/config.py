@@ -15,6 +15,7 @@ from dynemb_jax.errors import ConfigError
 COMBINERS = (None, "sum", "mean", "sqrtn")
 _NAME = re.compile(r"[A-Za-z0-9_.\-]+")
 _MAX_DIM = 1 << 20
+_MAX_ROWS = 1 << 40
 
 
 def _is_count(value: object) -> bool:
@@ -112,10 +113,11 @@ class TableConfig(metaclass=_Strict):
     def _check_capacity(self) -> None:
         if not _is_number(self.max_load) or not 0.0 < self.max_load < 1.0:
             self._reject("max_load", "a number in (0, 1)", "max_load=0.85")
-        if not _is_count(self.initial_rows) or self.initial_rows < 0:
-            self._reject("initial_rows", "a whole number, 0 or more", "initial_rows=100_000")
-        if self.max_bytes is not None and (not _is_count(self.max_bytes) or self.max_bytes <= 0):
-            self._reject("max_bytes", "a positive number of bytes or None", "max_bytes=8 << 30")
+        if not _is_count(self.initial_rows) or not 0 <= self.initial_rows < _MAX_ROWS:
+            self._reject("initial_rows", "a whole number in [0, 2**40)", "initial_rows=100_000")
+        is_bytes = _is_count(self.max_bytes) and 0 < (self.max_bytes or 0) < 1 << 63
+        if self.max_bytes is not None and not is_bytes:
+            self._reject("max_bytes", "bytes in (0, 2**63) or None", "max_bytes=8 << 30")
         if self.on_full not in ("error", "drop", "evict"):
             self._reject("on_full", "'error', 'drop' or 'evict'", "on_full='drop'")
 

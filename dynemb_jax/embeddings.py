@@ -10,8 +10,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.core import Tracer
 
 from dynemb_jax._autodiff.lookup import find_with_taps, lookup_with_taps
+from dynemb_jax._primitives.count_steps import count_steps
 from dynemb_jax._primitives.features import COMBINER_CODES, FeaturePlan
-from dynemb_jax._primitives.lookup import HEADER_STEP, tables_of
+from dynemb_jax._primitives.lookup import tables_of
 from dynemb_jax._primitives.update import GradientPlan, ResidualPlan, update
 from dynemb_jax.errors import DELETED_TOKEN_TEXT, InputError, StaleStateError, typed
 from dynemb_jax.group import Feature, Group
@@ -325,7 +326,7 @@ def apply_gradients(
         learning_rate: number, schedule (callable of the step) or traced scalar in place of the
             tables' own.
         step: updates done before this one, for schedules and global bias correction; None uses
-            the count of this Embeddings (for schedules, as of the lookup).
+            the count of this Embeddings.
 
     Returns:
         The next Embeddings.
@@ -352,16 +353,22 @@ def apply_gradients(
     ]
     plans = tuple(plan for plan, _ in residuals)
     operands = [operand for _, operands in residuals for operand in operands]
-    count = residuals[-1][1][0][HEADER_STEP] if step is None else step
-    rates = [_rate(learning_rate, table.optimizer.learning_rate, count) for table in group.tables]
+    rates = [
+        table.optimizer.learning_rate if learning_rate is None else learning_rate
+        for table in group.tables
+    ]
+    count = step
+    with typed():
+        if count is None and any(callable(rate) for rate in rates):
+            token, count = count_steps(group.id, token)
+    values = [_rate(rate, count) for rate in rates]
     native_step = jnp.asarray(_OWN_STEP if step is None else step, jnp.int32).reshape(1)
     with typed():
-        token = update(group.id, plans, [token, jnp.stack(rates), native_step, *operands])
+        token = update(group.id, plans, [token, jnp.stack(values), native_step, *operands])
     return Embeddings(token, group)
 
 
-def _rate(override: Rate | None, own: Rate, step: Any) -> jax.Array:
-    rate = own if override is None else override
+def _rate(rate: Rate, step: Any) -> jax.Array:
     return jnp.asarray(rate(step) if callable(rate) else rate, jnp.float32).reshape(())
 
 

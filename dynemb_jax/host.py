@@ -38,13 +38,14 @@ class TableStats:
         ids: ids of training lookups, without padding.
         hits: of them, ids whose key was there, or came earlier in the batch.
         inserted: of them, first occurrences of new keys.
-        refused: of them, ids without a row, by reason ("budget").
+        refused: of them, ids without a row, by reason: "budget".
         found: ids of ``train=False`` lookups whose key was there.
         missing: ids of ``train=False`` lookups whose key was not.
         padded: padding positions, of any lookup.
         updates: apply_gradients that reached the table.
         updated_rows: rows they moved.
         assigned: rows written by assign.
+        assign_refused: rows that assign had no room for under ``on_full="drop"``.
         erased: keys erased.
     """
 
@@ -66,6 +67,7 @@ class TableStats:
     updates: int
     updated_rows: int
     assigned: int
+    assign_refused: int
     erased: int
     refused: dict[str, int] = field(default_factory=dict)
 

@@ -23,11 +23,16 @@ class Initializer:
         return 1.0 / math.sqrt(dim) if self.parameter is None else float(self.parameter)
 
 
+_MAX_FLOAT32 = 3.4028234663852886e38
+
+
 def _checked(name: str, value: float | None, low: float) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ConfigError(f"{name} must be a finite number, got {value!r}; pass e.g. 0.05.")
+    if abs(value) > _MAX_FLOAT32:
+        raise ConfigError(f"{name} must fit into float32, got {value!r}; pass e.g. 0.05.")
     if value < low:
         raise ConfigError(f"{name} must be at least {low}, got {value!r}; pass e.g. 0.05.")
     return float(value)

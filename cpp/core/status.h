@@ -17,6 +17,7 @@ enum class StatusCode {
   kMemory,
   kClosed,
   kWrongDevice,
+  kDevice,  // CUDA itself failed
 };
 
 class [[nodiscard]] Status {
@@ -47,6 +48,8 @@ class [[nodiscard]] Status {
         return "CLOSED";
       case StatusCode::kWrongDevice:
         return "WRONG_DEVICE";
+      case StatusCode::kDevice:
+        return "DEVICE";
     }
     return "UNKNOWN";
   }

@@ -43,7 +43,7 @@ Status CpuBackend::Assign(const Executor&, TokenPair token, const AssignBatch& b
     RowIndex row =
         room > 0 ? target.FindOrInsert(hash, key, &inserted) : FindRow(target.index(), hash, key);
     if (row == kNoRow) {
-      ++target.counters.refused_budget;
+      ++target.counters.assign_refused;
       continue;
     }
     room -= inserted;

@@ -18,11 +18,14 @@ Status CpuBackend::Create(std::vector<TableConfig> configs, int32_t first_versio
 
 Status CpuBackend::CheckToken(int32_t token) const {
   if (static_cast<uint32_t>(token) == version_) return Status();
-  return StaleState(
-      "this Embeddings is not the current state of its tables: its token is ", token,
-      ", the tables are at ", static_cast<int32_t>(version_),
-      "; use the Embeddings that the last lookup, apply_gradients, assign or erase "
-      "returned, or call dynemb_jax.resync(emb) to go on from the tables as they are.");
+  std::string names;
+  for (const TableConfig& config : configs()) names += (names.empty() ? "" : ", ") + config.name;
+  return StaleState("this Embeddings is not the current state of its tables (", names,
+                    "): its token is ", token, ", the tables are at ",
+                    static_cast<int32_t>(version_),
+                    "; use the Embeddings that the last lookup, apply_gradients, assign or erase "
+                    "returned, or call dynemb_jax.resync(emb) to go on from the tables as they "
+                    "are.");
 }
 
 Status CpuBackend::CheckLookupToken(int32_t token, uint64_t ids_checksum, bool* replay) const {
@@ -34,6 +37,13 @@ Status CpuBackend::CheckLookupToken(int32_t token, uint64_t ids_checksum, bool* 
 void CpuBackend::Advance(TokenPair token) {
   *token.out = static_cast<int32_t>(++version_);
   last_was_lookup_ = false;
+}
+
+Status CpuBackend::CountSteps(const Executor&, TokenPair token, int32_t* steps) {
+  std::shared_lock<std::shared_mutex> lock(mutex_);
+  *steps = static_cast<int32_t>(steps_);
+  *token.out = *token.in;
+  return Status();
 }
 
 int32_t CpuBackend::Version() {

@@ -25,6 +25,7 @@ class CpuBackend : public Backend {
   Status Update(const Executor& exec, TokenPair token, const UpdateBatch& batch) override;
   Status Assign(const Executor& exec, TokenPair token, const AssignBatch& batch) override;
   Status Erase(const Executor& exec, TokenPair token, const KeyBatch& batch) override;
+  Status CountSteps(const Executor& exec, TokenPair token, int32_t* steps) override;
   Status Get(const GetBatch& batch) override;
   int32_t Version() override;
   std::vector<TableStats> Stats() override;

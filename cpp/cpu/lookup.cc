@@ -235,8 +235,6 @@ Status CpuBackend::Lookup(const Executor&, TokenPair token, const LookupBatch& b
     last_was_lookup_ = true;
     last_ids_checksum_ = checksum;
   }
-  batch.header[kHeaderVersion] = *token.out;
-  batch.header[kHeaderStep] = static_cast<int32_t>(steps_);
   batch.header[kHeaderGeneration] = generation_;
   return Status();
 }

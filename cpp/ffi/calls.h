@@ -22,5 +22,6 @@ Status FindCall(const CallFrame& frame);
 Status UpdateCall(const CallFrame& frame);
 Status AssignCall(const CallFrame& frame);
 Status EraseCall(const CallFrame& frame);
+Status CountStepsCall(const CallFrame& frame);
 
 }  // namespace dynemb

@@ -28,3 +28,4 @@ DYNEMB_DEFINE_CPU_HANDLER(DynembFindCpu, FindCall);
 DYNEMB_DEFINE_CPU_HANDLER(DynembUpdateCpu, UpdateCall);
 DYNEMB_DEFINE_CPU_HANDLER(DynembAssignCpu, AssignCall);
 DYNEMB_DEFINE_CPU_HANDLER(DynembEraseCpu, EraseCall);
+DYNEMB_DEFINE_CPU_HANDLER(DynembCountStepsCpu, CountStepsCall);

@@ -42,6 +42,9 @@ xffi::Error ToFfiError(const Status& status) {
     case StatusCode::kClosed:
       code = xffi::ErrorCode::kNotFound;
       break;
+    case StatusCode::kDevice:
+      code = xffi::ErrorCode::kInternal;
+      break;
   }
   return xffi::Error(code, status.ToString());
 }

@@ -41,6 +41,7 @@ nb::dict Registrations() {
   handlers["dynemb_update"] = Capsule(DynembUpdateCpu);
   handlers["dynemb_assign"] = Capsule(DynembAssignCpu);
   handlers["dynemb_erase"] = Capsule(DynembEraseCpu);
+  handlers["dynemb_count_steps"] = Capsule(DynembCountStepsCpu);
   return handlers;
 }
 
@@ -91,6 +92,7 @@ nb::dict StatsToDict(const TableStats& stats) {
   out["updates"] = c.updates;
   out["updated_rows"] = c.updated_rows;
   out["assigned"] = c.assigned;
+  out["assign_refused"] = c.assign_refused;
   out["erased"] = c.erased;
   out["growths"] = c.growths;
   out["rows_copied"] = c.rows_copied;

@@ -38,6 +38,9 @@ class Backend {
   virtual Status Assign(const Executor& exec, TokenPair token, const AssignBatch& batch) = 0;
   virtual Status Erase(const Executor& exec, TokenPair token, const KeyBatch& batch) = 0;
 
+  // Writes the number of updates done: [1].
+  virtual Status CountSteps(const Executor& exec, TokenPair token, int32_t* steps) = 0;
+
   // Host calls; the caller has waited for the token.
   virtual Status Get(const GetBatch& batch) = 0;
   virtual int32_t Version() = 0;

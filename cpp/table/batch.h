@@ -52,10 +52,8 @@ struct FindBatch {
 
 // What lookup says of itself in its header output (int32).
 enum HeaderField : int {
-  kHeaderVersion = 0,     // of the token it returned
-  kHeaderStep = 1,        // updates done before
-  kHeaderGeneration = 2,  // erase calls before: rows may be reused afterwards
-  kHeaderCounts = 3,      // number of unique rows, one a table looked up
+  kHeaderGeneration = 0,  // erase calls before: rows may be reused afterwards
+  kHeaderCounts = 1,      // number of unique rows, one a table looked up
 };
 
 // unique_rows of table t holds the row numbers in order of first occurrence,

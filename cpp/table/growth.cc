@@ -32,8 +32,12 @@ RoomPlan PlanRoom(const TableConfig& config, const Room& now, int64_t rows, int6
   int64_t wanted = rows + new_rows;
   uint64_t buckets = now.num_buckets;
   while (Capacity(config, buckets) < wanted) {
-    // A doubling must pay: where the budget makes it hold no more rows, stop.
-    if (Capacity(config, buckets * 2) <= Capacity(config, buckets)) break;
+    // A doubling must pay: where the budget makes it hold no more rows, stop. (A
+    // low max_load allows one row for several small sizes; that is no budget.)
+    if (Capacity(config, buckets * 2) <= Capacity(config, buckets) &&
+        RowLimit(buckets * 2, config.max_load) > RowLimit(buckets, config.max_load)) {
+      break;
+    }
     buckets *= 2;
   }
   int64_t held = std::max(rows, std::min(wanted, Capacity(config, buckets)));

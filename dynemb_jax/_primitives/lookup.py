@@ -1,7 +1,7 @@
 """lookup: find or insert.
 
 Results: token, header, per feature rows and index, per table unique_rows. ``header`` is int32
-[version, step, generation, number of unique rows per table]; ``index`` (shape of the ids) points
+[generation, number of unique rows per table]; ``index`` (shape of the ids) points
 into the table's ``unique_rows`` (uint32 pairs), -1 where padded, -2 where refused.
 """
 
@@ -16,8 +16,7 @@ from dynemb_jax._primitives import features as feature_operands
 from dynemb_jax._primitives.define import define, token_type
 from dynemb_jax._primitives.features import FeaturePlan
 
-HEADER_STEP = 1
-HEADER_COUNTS = 3
+HEADER_COUNTS = 1
 
 
 class LookupResults(NamedTuple):

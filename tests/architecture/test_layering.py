@@ -17,8 +17,9 @@ CPP_LAYERS = {
     "memory": {"core"},
     "table": {"memory", "core"},
     "cpu": {"table", "memory", "core"},
+    "cuda": {"table", "memory", "core"},
     "ffi": {"table", "core"},
-    "python": {"ffi", "table", "cpu", "memory", "core"},
+    "python": {"ffi", "table", "cpu", "cuda", "memory", "core"},
 }
 # How XLA calls us is the business of ffi; python only registers the handlers.
 XLA_LAYERS = {"ffi", "python"}
@@ -46,8 +47,9 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def included(path: pathlib.Path) -> set[str]:
+    """Returns what is included in quotes; <memory> is the standard's, not ours."""
     text = path.read_text()
-    return set(re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', text, re.MULTILINE))
+    return set(re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.MULTILINE))
 
 
 def imported(path: pathlib.Path) -> set[str]:
