@@ -7,11 +7,7 @@ from dynemb_jax.config import FeatureConfig as FeatureConfig
 from dynemb_jax.config import TableConfig as TableConfig
 from dynemb_jax.embeddings import Activations as Activations
 from dynemb_jax.embeddings import Embeddings as Embeddings
-from dynemb_jax.embeddings import apply_gradients as apply_gradients
 from dynemb_jax.embeddings import create as create
-from dynemb_jax.embeddings import lookup as lookup
-from dynemb_jax.embeddings import remat_policy as remat_policy
-from dynemb_jax.embeddings import taps as taps
 from dynemb_jax.host import TableRows as TableRows
 from dynemb_jax.host import TableStats as TableStats
 from dynemb_jax.host import assign as assign
@@ -25,6 +21,10 @@ from dynemb_jax.inputs import Padded as Padded
 from dynemb_jax.keys import Keys as Keys
 from dynemb_jax.keys import hash_keys as hash_keys
 from dynemb_jax.keys import keys as keys
+from dynemb_jax.lookups import lookup as lookup
+from dynemb_jax.lookups import remat_policy as remat_policy
+from dynemb_jax.lookups import taps as taps
+from dynemb_jax.updates import apply_gradients as apply_gradients
 
 __version__ = "0.1.0"
 

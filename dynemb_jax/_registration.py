@@ -4,8 +4,10 @@ XLA refuses handlers that are newer than itself while it creates a backend, whic
 user without any CPU backend; so the check is made here, at import, with a message.
 """
 
+import functools
 import pathlib
 import re
+from typing import Any
 
 import jax
 
@@ -41,10 +43,35 @@ def check_ffi_version(built: tuple[int, int], runtime: tuple[int, int] | None) -
     )
 
 
-def _register() -> None:
-    check_ffi_version(_native.ffi_api_version(), _runtime_ffi_version())
-    for name, handler in _native.registrations().items():
-        jax.ffi.register_ffi_target(name, handler, platform="cpu")
+def _register(module: Any, platform: str) -> None:
+    check_ffi_version(module.ffi_api_version(), _runtime_ffi_version())
+    for name, handler in module.registrations().items():
+        jax.ffi.register_ffi_target(name, handler, platform=platform)
 
 
-_register()
+_register(_native, "cpu")
+
+
+@functools.cache
+def native_for(platform: str) -> Any:
+    """The native module that makes tables on a JAX platform; registers it at the first call.
+
+    Raises:
+        NotImplementedError: a platform for which there is none, or that was not built.
+    """
+    if platform == "cpu":
+        return _native
+    if platform not in ("gpu", "cuda"):
+        raise NotImplementedError(
+            f"tables on platform {platform!r} are not available; run with JAX_PLATFORMS=cpu or "
+            "under jax.default_device(jax.devices('cpu')[0])."
+        )
+    try:
+        from dynemb_jax import _native_cuda
+    except ImportError as error:
+        raise NotImplementedError(
+            f"this dynemb_jax was built without CUDA ({error}); install it with 'pip install "
+            "--config-settings=cmake.define.DYNEMB_CUDA=ON .', or run with JAX_PLATFORMS=cpu."
+        ) from error
+    _register(_native_cuda, "CUDA")
+    return _native_cuda

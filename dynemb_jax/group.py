@@ -6,8 +6,9 @@ from collections import Counter
 from typing import Any, NoReturn
 
 import jax
+from jax.core import Tracer
 
-from dynemb_jax import _native
+from dynemb_jax._registration import native_for
 from dynemb_jax.config import FeatureConfig, TableConfig
 from dynemb_jax.errors import (
     ClosedError,
@@ -70,21 +71,19 @@ class Group:
         self.device = jax.config.jax_default_device or jax.local_devices()[0]  # pyright: ignore
         if isinstance(self.device, str):
             self.device = jax.local_devices(backend=self.device)[0]
-        if self.device.platform != "cpu":
-            raise NotImplementedError(
-                f"tables on platform {self.device.platform!r} are not available yet; run with "
-                "JAX_PLATFORMS=cpu or under jax.default_device(jax.devices('cpu')[0])."
-            )
-        self.ordinal: int = self.device.id
+        # The number that handlers see: XLA counts GPUs per process, CPUs over all of them.
+        self.native = native_for(self.device.platform)
+        is_cpu = self.device.platform == "cpu"
+        self.ordinal: int = self.device.id if is_cpu else self.device.local_hardware_id
         self.id = _next_id(self.tables, self.features, seed)
         self._create(seed)
-        self._finalizer = weakref.finalize(self, _native.close_group, self.id)
+        self._finalizer = weakref.finalize(self, self.native.close_group, self.id)
 
     def _create(self, seed: int) -> None:
         first_version = self.id & 0x3FFFFFFF  # tokens of two groups differ
         tables = [_native_fields(table) for table in self.tables]
-        with typed():
-            _native.create_group(self.id, self.ordinal, first_version, seed % (1 << 64), tables)
+        with typed(), jax.default_device(self.device):
+            self.native.create_group(self.id, self.ordinal, first_version, seed % (1 << 64), tables)
 
     def table_position(self, name: str) -> int:
         """Position of a table.
@@ -101,7 +100,18 @@ class Group:
     def version(self) -> int:
         """The current token's value."""
         with typed():
-            return _native.version(self.id, self.ordinal)
+            return self.native.version(self.id, self.ordinal)
+
+    def settle(self, token: jax.Array) -> jax.Array:
+        """Returns the token; where it is concrete, after its call has succeeded.
+
+        A GPU tells later what went wrong in a call. Called eagerly, this package waits for it, so
+        that errors are raised where they are made; inside of jit nothing waits.
+        """
+        if self.device.platform != "cpu" and not isinstance(token, Tracer):
+            jax.block_until_ready(token)
+            self.native.check(self.id, self.ordinal)
+        return token
 
     @property
     def closed(self) -> bool:

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dynemb_jax import _native
 from dynemb_jax._primitives.assign import assign as assign_primitive
 from dynemb_jax._primitives.erase import erase as erase_primitive
 from dynemb_jax.config import TableConfig
@@ -32,6 +31,7 @@ class TableStats:
         bytes: index_bytes + row_bytes.
         index_bytes: memory of the index, in bytes.
         row_bytes: memory committed for rows, optimizer state and stamps, in bytes.
+        waits: times the host waited for a GPU to make room, over all tables; 0 on the CPU.
         growths: doublings of the index.
         rows_copied: rows that growth moved; 0 by design.
         lookups: training lookups.
@@ -55,6 +55,7 @@ class TableStats:
     bytes: int
     index_bytes: int
     row_bytes: int
+    waits: int
     growths: int
     rows_copied: int
     lookups: int
@@ -91,7 +92,7 @@ def stats(emb: Embeddings) -> dict[str, TableStats]:
     """Returns statistics per table name; waits for the token."""
     group = _wait(emb)
     with typed():
-        native = _native.stats(group.id, group.ordinal)
+        native = group.native.stats(group.id, group.ordinal)
     result = {}
     for table, fields in zip(group.tables, native, strict=True):
         refused = {"budget": fields.pop("refused_budget")}
@@ -125,7 +126,7 @@ def get(emb: Embeddings, table: str, keys: Any) -> TableRows:
     width = sum(size for _, size in _state_columns(config))
     state = np.zeros((flat.size, width), np.float32)
     with typed():
-        _native.get_rows(group.id, group.ordinal, position, flat, found, rows, state)
+        group.native.get_rows(group.id, group.ordinal, position, flat, found, rows, state)
     shape = words.shape
     return TableRows(
         found.astype(bool).reshape(shape),
@@ -223,6 +224,7 @@ def assign(emb: Embeddings, table: str, keys: Any, rows: Any, state: Any = None)
             values.append(jnp.concatenate(parts, axis=1))
     with typed():
         token = assign_primitive(group.id, position, token, count, pairs, tuple(values))
+        group.settle(token)
     return Embeddings(token, group)
 
 
@@ -245,6 +247,7 @@ def erase(emb: Embeddings, table: str, keys: Any) -> Embeddings:
     _, count, pairs, _ = _padded_keys(keys)
     with typed():
         token = erase_primitive(emb.group.id, position, token, count, pairs)
+        emb.group.settle(token)
     return Embeddings(token, emb.group)
 
 

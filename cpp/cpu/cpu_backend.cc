@@ -46,16 +46,16 @@ Status CpuBackend::CountSteps(const Executor&, TokenPair token, int32_t* steps) 
   return Status();
 }
 
-int32_t CpuBackend::Version() {
+Status CpuBackend::Version(int32_t* version) {
   std::shared_lock<std::shared_mutex> lock(mutex_);
-  return static_cast<int32_t>(version_);
+  *version = static_cast<int32_t>(version_);
+  return Status();
 }
 
-std::vector<TableStats> CpuBackend::Stats() {
+Status CpuBackend::Stats(std::vector<TableStats>* stats) {
   std::shared_lock<std::shared_mutex> lock(mutex_);
-  std::vector<TableStats> stats;
-  for (const auto& table : tables_) stats.push_back(table->Stats());
-  return stats;
+  for (const auto& table : tables_) stats->push_back(table->Stats());
+  return Status();
 }
 
 }  // namespace dynemb

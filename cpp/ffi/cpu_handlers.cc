@@ -1,6 +1,7 @@
 // The verbs as handlers of XLA's platform "cpu".
+#include "ffi/cpu_handlers.h"
+
 #include "ffi/calls.h"
-#include "ffi/handlers.h"
 
 namespace dynemb {
 namespace {

@@ -43,8 +43,10 @@ class Backend {
 
   // Host calls; the caller has waited for the token.
   virtual Status Get(const GetBatch& batch) = 0;
-  virtual int32_t Version() = 0;
-  virtual std::vector<TableStats> Stats() = 0;
+  // The failure that a finished call has left on a device, once.
+  virtual Status Check() = 0;
+  virtual Status Version(int32_t* version) = 0;
+  virtual Status Stats(std::vector<TableStats>* stats) = 0;
 
   const std::vector<TableConfig>& configs() const { return configs_; }
 

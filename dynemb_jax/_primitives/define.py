@@ -47,7 +47,8 @@ def define(
     def lower(ctx: Any, *operands: Any, group: int, plan: tuple[int, ...], **_: Any) -> Any:
         return rule(ctx, *operands, group=np.int64(group), plan=np.array(plan, np.int64))
 
-    mlir.register_lowering(primitive, lower, platform="cpu")
+    for platform in ("cpu", "cuda"):
+        mlir.register_lowering(primitive, lower, platform=platform)
     batching.primitive_batchers[primitive] = batch
     if keep:
         partial_eval.dce_rules[primitive] = _keep

@@ -32,11 +32,13 @@ PYTHON_LAYERS = {
     "config": {"errors", "optimizers", "initializers"},
     "keys": {"errors"},
     "inputs": {"errors", "keys"},
-    "_registration": {"_native"},
+    "_registration": {"_native", "_native_cuda"},
     "_primitives": {"errors", "keys", "inputs", "_native", "_registration"},
     "_autodiff": {"errors", "keys", "inputs", "_primitives"},
-    "group": {"errors", "config", "optimizers", "initializers", "_native"},
-    "embeddings": {"errors", "config", "keys", "inputs", "_primitives", "_autodiff", "group"},
+    "group": {"errors", "config", "optimizers", "initializers", "_registration"},
+    "embeddings": {"errors", "config", "group"},
+    "lookups": {"errors", "keys", "inputs", "_primitives", "_autodiff", "group", "embeddings"},
+    "updates": {"errors", "_primitives", "group", "embeddings"},
 }
 LEAVES = {"errors", "optimizers", "initializers", "config"}
 JAX_INTERNALS = {"_primitives/define.py"}

@@ -139,8 +139,14 @@ def test_a_forked_program_is_stale():
         right, emb = dj.lookup(emb, np.array([3, 4]))
         return left.rows, right.rows, emb
 
+    emb = create()
+
+    def run():
+        jax.block_until_ready(fork(emb))
+        dj.stats(emb)  # a GPU tells later
+
     with pytest.raises(dj.errors.StaleStateError), dj.errors.typed():
-        jax.block_until_ready(fork(create()))
+        run()
 
 
 def test_a_dropped_update_makes_the_kept_state_stale():

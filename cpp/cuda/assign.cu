@@ -1,0 +1,136 @@
+// Writes given rows for given keys on the device: a lookup without outputs, then the
+// last of equal keys writes.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "cuda/call_state.cuh"
+#include "cuda/cuda_backend.h"
+#include "cuda/scratch.h"
+#include "memory/cuda_check.h"
+
+namespace dynemb {
+namespace {
+
+unsigned Blocks(int64_t threads) {
+  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+}
+
+// How many of the keys are meant, as a length that the probe understands.
+__global__ void CopyCountKernel(const int32_t* count, int64_t capacity, int32_t* length) {
+  *length = max(0, min(*count, static_cast<int32_t>(capacity)));
+}
+
+// The last position of each unique row.
+__global__ void __launch_bounds__(kThreads)
+    LastKernel(LookupScratch scratch, int32_t table, int64_t capacity, int32_t* last) {
+  if (!Runs(*scratch.group)) return;
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= capacity) return;
+  const int64_t row = ResolvedRow(scratch, i);
+  if (row < 0) return;
+  const uint32_t unique = static_cast<uint32_t>(scratch.tables[table].stamps[row] & 0xFFFFFFFFu);
+  atomicMax(&last[unique], static_cast<int32_t>(i));
+}
+
+// A warp a key: the last one of its row writes it.
+__global__ void __launch_bounds__(kThreads)
+    WriteKernel(LookupScratch scratch, int32_t table, int64_t capacity, const int32_t* last,
+                const float* rows, const float* state, unsigned long long* refused) {
+  if (!Runs(*scratch.group)) return;
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
+  if (i >= capacity) return;
+  const TableView& view = scratch.tables[table];
+  const int64_t row = ResolvedRow(scratch, i);
+  if (row == kRowRefused && Lane() == 0) atomicAdd(refused, 1ull);
+  if (row < 0) return;
+  if (last[view.stamps[row] & 0xFFFFFFFFu] != static_cast<int32_t>(i)) return;
+  float* values = view.Row(row);
+  const RowLayout& layout = view.layout;
+  for (int column = Lane(); column < layout.dim; column += 32) {
+    values[column] = rows[i * layout.dim + column];
+  }
+  const int64_t first = layout.VectorOffset(0), scalars = layout.ScalarOffset();
+  if (state == nullptr) {
+    for (int64_t k = first + Lane(); k < view.stride_floats; k += 32) {
+      values[k] = k < scalars ? view.initial_state : 0.0f;
+    }
+    return;
+  }
+  const float* from = state + i * layout.StateFloats();
+  for (int v = 0; v < layout.vectors; ++v) {
+    for (int column = Lane(); column < layout.dim; column += 32) {
+      values[layout.VectorOffset(v) + column] = from[int64_t{v} * layout.dim + column];
+    }
+  }
+  for (int k = Lane(); k < layout.scalars; k += 32) {
+    values[scalars + k] = from[int64_t{layout.vectors} * layout.dim + k];
+  }
+}
+
+__global__ void EndAssignKernel(const __grid_constant__ CallTables tables, LookupScratch scratch,
+                                const int32_t* length, const unsigned long long* refused,
+                                int32_t* token_out) {
+  GroupState& group = *scratch.group;
+  if (!Runs(group)) {
+    *token_out = group.token;
+    return;
+  }
+  TableState& state = scratch.states[tables.table[0]];
+  const int64_t added = min(int64_t{scratch.counts[0].new_rows}, tables.room[0]);
+  const int64_t reused = min(added, state.free_count);
+  state.size += added;
+  state.free_count -= reused;
+  state.high_water += added - reused;
+  state.counters.assigned += *length - static_cast<int64_t>(*refused);
+  state.counters.assign_refused += static_cast<int64_t>(*refused);
+  group.version = static_cast<int32_t>(static_cast<uint32_t>(group.version) + 1);
+  group.last_was_lookup = 0;
+  *token_out = group.version;
+}
+
+}  // namespace
+
+Status CudaBackend::Assign(const Executor& exec, TokenPair token, const AssignBatch& batch) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
+  DYNEMB_RETURN_IF_ERROR(Poll(exec));
+  const int64_t capacity = batch.keys.capacity;
+  ScratchPlan plan;
+  const size_t length = plan.Add<int32_t>(1);
+  const size_t refused = plan.Add<unsigned long long>(1);
+  const size_t unique_rows = plan.Add<int64_t>(capacity);
+  const size_t last = plan.Add<int32_t>(capacity);
+  DYNEMB_RETURN_IF_ERROR(plan.Allocate(exec));
+  CopyCountKernel<<<1, 1, 0, stream>>>(batch.keys.count, capacity, plan.At<int32_t>(length));
+  DYNEMB_CUDA_RETURN_IF_ERROR(
+      cudaMemsetAsync(plan.At<void>(refused), 0, sizeof(unsigned long long), stream));
+  DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(
+      plan.At<void>(last), 0xFF, static_cast<size_t>(capacity) * sizeof(int32_t), stream));
+
+  const FeatureInput feature{
+      batch.keys.table, Combiner::kNone, KeyFormat::kBits64,       Padding::kLengths, 1,
+      capacity,         batch.keys.keys, plan.At<int32_t>(length), nullptr,           nullptr};
+  float* no_rows = nullptr;
+  int32_t* no_index = nullptr;
+  int64_t* uniques = plan.At<int64_t>(unique_rows);
+  LookupBatch lookup{{&feature, 1},          {&no_rows, 1}, {&no_index, 1},
+                     {&batch.keys.table, 1}, {&uniques, 1}, nullptr};
+  DeviceLookup call;
+  call.replayable = false;
+  DYNEMB_RETURN_IF_ERROR(PrepareLookup(exec, lookup, &call));
+  DYNEMB_RETURN_IF_ERROR(MakeRoom(exec, token.in, &call));
+  DYNEMB_RETURN_IF_ERROR(Probe(exec, token.in, &call));
+  DYNEMB_RETURN_IF_ERROR(Insert(exec, &call));
+  LastKernel<<<Blocks(capacity), kThreads, 0, stream>>>(call.scratch, batch.keys.table, capacity,
+                                                        plan.At<int32_t>(last));
+  WriteKernel<<<Blocks(capacity * 32), kThreads, 0, stream>>>(
+      call.scratch, batch.keys.table, capacity, plan.At<int32_t>(last), batch.rows, batch.state,
+      plan.At<unsigned long long>(refused));
+  EndAssignKernel<<<1, 1, 0, stream>>>(call.tables, call.scratch, plan.At<int32_t>(length),
+                                       plan.At<unsigned long long>(refused), token.out);
+  table(batch.keys.table).Enqueued(call_ + 1, call.tables.room[0]);
+  return EndCall(exec);
+}
+
+}  // namespace dynemb

@@ -1,0 +1,81 @@
+// A table group in device memory. Each verb is defined in the file of its name.
+//
+// All verbs of a device are enqueued on one stream by XLA, so device memory is
+// ordered for free. The host runs ahead: what it knows of sizes comes from copies of
+// the state made after each call, and a bound fills the gap.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/status.h"
+#include "cuda/cuda_table.h"
+#include "cuda/device_state.h"
+#include "cuda/lookup_call.h"
+#include "cuda/params.h"
+#include "cuda/snapshots.h"
+#include "table/backend.h"
+
+namespace dynemb {
+
+class CudaBackend : public Backend {
+ public:
+  // On the current device. `first_version` is the token of the new group.
+  static Status Create(std::vector<TableConfig> configs, int32_t first_version,
+                       std::shared_ptr<Backend>* backend);
+  ~CudaBackend() override;
+
+  Status Lookup(const Executor& exec, TokenPair token, const LookupBatch& batch) override;
+  Status Find(const Executor& exec, TokenPair token, const FindBatch& batch) override;
+  Status Update(const Executor& exec, TokenPair token, const UpdateBatch& batch) override;
+  Status Assign(const Executor& exec, TokenPair token, const AssignBatch& batch) override;
+  Status Erase(const Executor& exec, TokenPair token, const KeyBatch& batch) override;
+  Status CountSteps(const Executor& exec, TokenPair token, int32_t* steps) override;
+  Status Get(const GetBatch& batch) override;
+  Status Check() override;
+  Status Version(int32_t* version) override;
+  Status Stats(std::vector<TableStats>* stats) override;
+
+ private:
+  explicit CudaBackend(std::vector<TableConfig> configs) : Backend(std::move(configs)) {}
+
+  Status Init(int32_t first_version);
+  CudaTable& table(int position) { return *tables_[static_cast<size_t>(position)]; }
+
+  // Takes what finished calls reported; the error of one of them is returned once.
+  Status Poll(const Executor& exec);
+  Status PollOne(const Executor& exec, bool wait, bool* seen);
+  // Copies the state after the call just enqueued, for a later Poll.
+  Status EndCall(const Executor& exec);
+  // Waits for the device and copies the state now.
+  Status ReadState();
+  Status StatusOf(const GroupState& state) const;
+  Status PassToken(const Executor& exec, TokenPair token) const;
+  uint32_t NextEpoch(const Executor& exec);
+
+  // The steps of a lookup; assign shares them.
+  Status PrepareLookup(const Executor& exec, const LookupBatch& batch, DeviceLookup* call);
+  Status Probe(const Executor& exec, const int32_t* token, DeviceLookup* call);
+  // Room for the call's new keys; fills CallTables::room.
+  Status MakeRoom(const Executor& exec, const int32_t* token, DeviceLookup* call);
+  Status CountNewKeys(const Executor& exec, const int32_t* token, DeviceLookup* call,
+                      std::vector<int64_t>* new_keys);
+  Status Insert(const Executor& exec, DeviceLookup* call);
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<CudaTable>> tables_;
+  std::byte* device_block_ = nullptr;  // all of the following, in one allocation
+  GroupState* group_ = nullptr;
+  TableState* states_ = nullptr;
+  TableView* views_ = nullptr;
+  OptimizerParameters* optimizers_ = nullptr;
+  Snapshots snapshots_;
+  std::vector<std::byte> state_copy_;
+  uint32_t epoch_ = 0;
+  int64_t call_ = 0;   // calls enqueued
+  int64_t waits_ = 0;  // times the host waited for the device to make room
+};
+
+}  // namespace dynemb

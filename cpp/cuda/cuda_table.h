@@ -1,0 +1,69 @@
+// One table in device memory, as the host knows it: its buffers, its room, and an
+// upper bound of its size while calls are in flight.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+
+#include "core/status.h"
+#include "cuda/device_state.h"
+#include "memory/growable_device_buffer.h"
+#include "table/growth.h"
+#include "table/table_config.h"
+
+namespace dynemb {
+
+class CudaTable {
+ public:
+  explicit CudaTable(const TableConfig& config) : config_(config), layout_(config.Layout()) {}
+
+  // Makes `room` and tells the device (*view_on_device), in the order of `stream`.
+  // kMemory: unchanged.
+  Status Grow(void* stream, const Room& room, TableView* view_on_device);
+
+  // The size is at most Bound(): what a finished call reported plus the ids of all
+  // calls enqueued since.
+  int64_t Bound() const { return confirmed_size_ + ids_in_flight_; }
+  int64_t confirmed_size() const { return confirmed_size_; }
+  void Enqueued(int64_t call, int64_t ids) {
+    in_flight_.push_back({call, ids});
+    ids_in_flight_ += ids;
+  }
+  void Confirmed(int64_t call, int64_t size) {
+    confirmed_size_ = size;
+    while (!in_flight_.empty() && in_flight_.front().call <= call) {
+      ids_in_flight_ -= in_flight_.front().ids;
+      in_flight_.pop_front();
+    }
+  }
+
+  // Rows that fit without growing.
+  int64_t Capacity() const;
+  Room room() const { return room_; }
+  int64_t growths() const { return growths_; }
+  const TableConfig& config() const { return config_; }
+  const RowLayout& layout() const { return layout_; }
+  const TableView& view() const { return view_; }
+
+  // Calls in a row that had to count their new keys exactly.
+  int exact_counts = 0;
+
+ private:
+  struct InFlight {
+    int64_t call, ids;
+  };
+
+  Status Split(void* stream);
+
+  TableConfig config_;
+  RowLayout layout_;
+  GrowableDeviceBuffer sectors_, entries_, values_, stamps_, free_rows_;
+  TableView view_{};
+  Room room_{0, 0};
+  int64_t growths_ = 0;
+  int64_t confirmed_size_ = 0;
+  int64_t ids_in_flight_ = 0;
+  std::deque<InFlight> in_flight_;
+};
+
+}  // namespace dynemb

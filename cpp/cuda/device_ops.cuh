@@ -1,0 +1,163 @@
+// Small device functions that several kernels share.
+#pragma once
+
+#include <cstdint>
+
+#include "core/bucket.h"
+#include "core/hash.h"
+#include "core/probe.h"
+#include "core/types.h"
+#include "cuda/params.h"
+#include "table/batch.h"
+
+namespace dynemb {
+
+inline constexpr int kThreads = 256;
+inline constexpr unsigned kFullWarp = 0xFFFFFFFFu;
+
+__device__ inline int Lane() { return static_cast<int>(threadIdx.x & 31u); }
+
+// Tags of one bucket in registers: one 32-byte sector, read at once.
+struct LoadedSector {
+  uint32_t word[8];
+
+  __device__ explicit LoadedSector(const TagSector* sector) {
+    const uint4* halves = reinterpret_cast<const uint4*>(sector);
+    const uint4 a = halves[0], b = halves[1];
+    word[0] = a.x;
+    word[1] = a.y;
+    word[2] = a.z;
+    word[3] = a.w;
+    word[4] = b.x;
+    word[5] = b.y;
+    word[6] = b.z;
+    word[7] = b.w;
+  }
+  __device__ uint32_t Match(uint8_t tag) const {
+    const uint32_t wanted = tag * 0x01010101u;
+    uint32_t mask = 0;
+#pragma unroll
+    for (int w = 0; w < 8; ++w) {
+      // One bit a byte: gather bits 0, 8, 16, 24 into a nibble.
+      const uint32_t equal = __vcmpeq4(word[w], wanted) & 0x01010101u;
+      mask |= ((equal * 0x10204080u) >> 28) << (4 * w);
+    }
+    return mask & kSlotMask;
+  }
+  __device__ bool Overflowed() const { return (word[7] >> 24 & kOverflowMark) != 0; }
+};
+
+__device__ inline Entry LoadEntry(const Entry* entry) {
+  const ulonglong2 both = *reinterpret_cast<const ulonglong2*>(entry);
+  return Entry{both.x, both.y};
+}
+
+__device__ inline SlotRef FindSlotOnDevice(const IndexView& view, KeyHash hash, Key key) {
+  for (ProbePath path(hash, view.num_buckets); !path.Exhausted(); path.Advance()) {
+    const LoadedSector sector(&view.Sector(path.bucket()));
+    uint32_t candidates = sector.Match(hash.Tag());
+    while (candidates != 0) {
+      const SlotRef ref{path.bucket(), LowestBit(candidates)};
+      if (view.EntryAt(ref).key == key) return ref;
+      candidates &= candidates - 1;
+    }
+    if (!sector.Overflowed()) break;
+  }
+  return {BucketIndex{0}, -1};
+}
+
+__device__ inline int64_t FindRowOnDevice(const IndexView& view, KeyHash hash, Key key) {
+  for (ProbePath path(hash, view.num_buckets); !path.Exhausted(); path.Advance()) {
+    const LoadedSector sector(&view.Sector(path.bucket()));
+    uint32_t candidates = sector.Match(hash.Tag());
+    while (candidates != 0) {
+      const Entry entry = LoadEntry(&view.EntryAt({path.bucket(), LowestBit(candidates)}));
+      if (entry.key == key) return static_cast<int64_t>(entry.Row());
+      candidates &= candidates - 1;
+    }
+    if (!sector.Overflowed()) break;
+  }
+  return -1;
+}
+
+// Takes an empty slot of the bucket for `tag`; -1 if there is none. Several
+// threads may compete; nobody reads entries meanwhile.
+__device__ inline int ClaimSlot(TagSector* sector, uint8_t tag) {
+  unsigned* words = reinterpret_cast<unsigned*>(sector);
+  for (int slot = 0; slot < kSlotsPerBucket;) {
+    const int shift = 8 * (slot & 3);
+    const unsigned old = *reinterpret_cast<volatile unsigned*>(&words[slot >> 2]);
+    if ((old >> shift & 0xFFu) != 0) {
+      ++slot;
+      continue;
+    }
+    if (atomicCAS(&words[slot >> 2], old, old | static_cast<unsigned>(tag) << shift) == old) {
+      return slot;
+    }
+  }
+  return -1;
+}
+
+// Places an entry whose key is absent, in the first bucket of its path with room.
+__device__ inline void PlaceAbsentOnDevice(const IndexView& view, const Entry& entry) {
+  const KeyHash hash = HashKey(entry.key);
+  for (ProbePath path(hash, view.num_buckets); !path.Exhausted(); path.Advance()) {
+    TagSector* sector = &view.Sector(path.bucket());
+    const int slot = ClaimSlot(sector, hash.Tag());
+    if (slot >= 0) {
+      *reinterpret_cast<ulonglong2*>(&view.EntryAt({path.bucket(), slot})) =
+          make_ulonglong2(entry.key, entry.row_and_spare);
+      return;
+    }
+    atomicOr(reinterpret_cast<unsigned*>(sector) + 7, unsigned{kOverflowMark} << 24);
+  }
+}
+
+__device__ inline Key LoadKeyOnDevice(const FeatureParam& feature, int64_t id) {
+  switch (feature.format) {
+    case KeyFormat::kInt32:
+      return static_cast<Key>(static_cast<int64_t>(static_cast<const int32_t*>(feature.keys)[id]));
+    case KeyFormat::kUint32:
+      return static_cast<const uint32_t*>(feature.keys)[id];
+    case KeyFormat::kBits64:
+      break;
+  }
+  return static_cast<const uint64_t*>(feature.keys)[id];
+}
+
+__device__ inline bool IsMeant(const FeatureParam& feature, int64_t id) {
+  switch (feature.padding) {
+    case Padding::kLengths:
+      return id % feature.bag_length < feature.lengths[id / feature.bag_length];
+    case Padding::kMask:
+      return feature.mask[id] != 0;
+    case Padding::kNone:
+      break;
+  }
+  return true;
+}
+
+// Feature of this block: features own consecutive blocks.
+__device__ inline const FeatureParam& FeatureOfBlock(const FeatureList& list) {
+  int low = 0, high = list.count - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (list.features[middle].first_block <= blockIdx.x) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return list.features[low];
+}
+
+// Sum over the warp, in all lanes.
+template <class T>
+__device__ T WarpSum(T value) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(kFullWarp, value, offset);
+  }
+  return value;
+}
+
+}  // namespace dynemb

@@ -1,0 +1,70 @@
+// What lives in device memory of a group: the tables as kernels see them, and the
+// facts that only the device knows while calls are in flight. Written by kernels
+// of one stream, in order; copied to the host after every call that changes them.
+#pragma once
+
+#include <cstdint>
+
+#include "core/bucket.h"
+#include "core/row_init.h"
+#include "core/row_layout.h"
+#include "core/types.h"
+#include "table/counters.h"
+
+namespace dynemb {
+
+// Written by the host (in stream order) at creation and at growth; read by kernels.
+struct TableView {
+  IndexView index;
+  float* values;
+  int64_t stride_floats;
+  uint64_t* stamps;    // last claim of each row: epoch << 32 | unique position
+  int64_t* free_rows;  // stack of erased rows
+  RowLayout layout;
+  RowInitializer initializer;
+  float initial_state;
+  float missing_value;
+  bool missing_is_initial;
+
+  DYNEMB_HD float* Row(int64_t row) const { return values + row * stride_floats; }
+};
+
+// Written by kernels.
+struct TableState {
+  int64_t size;        // keys
+  int64_t high_water;  // rows ever taken have numbers below
+  int64_t free_count;  // rows on the stack
+  TableCounters counters;
+};
+
+enum class DeviceError : int32_t { kNone = 0, kStale, kStaleActs, kBadLengths };
+
+struct GroupState {
+  int32_t version;
+  int32_t generation;
+  int64_t steps;
+  uint64_t last_ids_checksum;
+  int32_t last_was_lookup;
+
+  // The first failure since the host last looked; calls after it do nothing until
+  // then, and their outputs are poisoned.
+  DeviceError error;
+  int32_t error_got;
+  int32_t error_expected;
+
+  // Of the call being executed.
+  int32_t token;       // as given
+  int32_t run;         // 1: do the work; 0: leave everything as it is
+  int32_t may_replay;  // the token is that of the lookup just done
+  int32_t bad_call;    // its operands are wrong
+  uint64_t ids_checksum;
+};
+
+// What one call does to one table, gathered by its kernels; zeroed before.
+struct CallCounts {
+  int32_t unique;    // distinct rows numbered so far
+  int32_t new_rows;  // rows asked for so far
+  unsigned long long padded, found, missing, refused;
+};
+
+}  // namespace dynemb

@@ -1,0 +1,253 @@
+// Find or insert on the device: the host's side.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "cuda/cuda_backend.h"
+#include "cuda/gather_kernels.cuh"
+#include "cuda/lookup_kernels.cuh"
+#include "cuda/scratch.h"
+#include "memory/cuda_check.h"
+
+namespace dynemb {
+namespace {
+
+// Calls in a row that may count their new keys exactly before the table gets
+// head-room instead.
+constexpr int kExactCounts = 4;
+// Batches that find room without the host waiting, once a table has head-room.
+constexpr int kHeadRoomBatches = 4;
+
+unsigned Blocks(int64_t threads) {
+  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+}
+
+__global__ void __launch_bounds__(kThreads) CountElectedKernel(LookupScratch scratch) {
+  const uint32_t count = *scratch.miss_count;
+  for (uint32_t m = blockIdx.x * kThreads + threadIdx.x; m < count; m += gridDim.x * kThreads) {
+    if (scratch.misses[m].winner == static_cast<int32_t>(m)) {
+      atomicAdd(&scratch.counts[scratch.misses[m].call_table].new_rows, 1);
+    }
+  }
+}
+
+// One thread: books what the kernels of the call have done.
+__global__ void EndLookupKernel(const __grid_constant__ CallTables tables, LookupScratch scratch,
+                                int32_t* token_out, int32_t* header) {
+  GroupState& group = *scratch.group;
+  header[kHeaderGeneration] = group.generation;
+  const bool runs = Runs(group);
+  for (int t = 0; t < tables.count; ++t) {
+    const CallCounts& counts = scratch.counts[t];
+    header[kHeaderCounts + t] = runs ? counts.unique : 0;
+    if (!runs || group.may_replay != 0) continue;
+    TableState& state = scratch.states[tables.table[t]];
+    const int64_t added = min(int64_t{counts.new_rows}, tables.room[t]);
+    const int64_t reused = min(added, state.free_count);
+    state.size += added;
+    state.free_count -= reused;
+    state.high_water += added - reused;
+    const int64_t ids = tables.unique_capacity[t] - static_cast<int64_t>(counts.padded);
+    state.counters.lookups += 1;
+    state.counters.ids += ids;
+    state.counters.inserted += added;
+    state.counters.refused_budget += static_cast<int64_t>(counts.refused);
+    state.counters.hits += ids - added - static_cast<int64_t>(counts.refused);
+    state.counters.padded += static_cast<int64_t>(counts.padded);
+  }
+  if (!runs) {
+    if (group.run != 0 && group.bad_call == 0 && group.error == DeviceError::kNone) {
+      group.error = DeviceError::kStale;  // a fork of the last lookup
+      group.error_got = group.token;
+      group.error_expected = group.version;
+    }
+    *token_out = group.token;
+    return;
+  }
+  if (group.may_replay == 0) {
+    group.version = static_cast<int32_t>(static_cast<uint32_t>(group.version) + 1);
+    group.last_was_lookup = 1;
+    group.last_ids_checksum = group.ids_checksum;
+  }
+  *token_out = group.version;
+}
+
+}  // namespace
+
+Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch,
+                                  DeviceLookup* call) {
+  if (batch.tables.size() > kMaxCallTables) {
+    return InvalidArgument("a lookup reads ", batch.tables.size(), " tables, at most ",
+                           kMaxCallTables, " are possible on a GPU; split it.");
+  }
+  call->tables.count = static_cast<int>(batch.tables.size());
+  call->ids_of_table.assign(batch.tables.size(), 0);
+  for (size_t t = 0; t < batch.tables.size(); ++t) {
+    call->tables.table[t] = batch.tables[t];
+    call->tables.unique_rows[t] = batch.unique_rows[t];
+  }
+  for (size_t f = 0; f < batch.features.size(); ++f) {
+    const FeatureInput& input = batch.features[f];
+    if (call->lists.empty() || call->lists.back().count == kMaxFeatures) {
+      call->lists.emplace_back().count = 0;
+      call->blocks.push_back(0);
+    }
+    const auto found = std::find(batch.tables.begin(), batch.tables.end(), input.table);
+    const int32_t call_table = static_cast<int32_t>(found - batch.tables.begin());
+    FeatureList& list = call->lists.back();
+    list.features[list.count++] =
+        FeatureParam{input.keys,       input.lengths,  input.mask,          input.weights,
+                     batch.rows[f],    batch.index[f], input.NumIds(),      input.NumOutputRows(),
+                     input.bag_length, call->num_ids,  call->blocks.back(), input.table,
+                     call_table,       input.format,   input.padding,       input.combiner};
+    call->blocks.back() += Blocks(input.NumIds());
+    call->num_ids += input.NumIds();
+    call->ids_of_table[static_cast<size_t>(call_table)] += input.NumIds();
+  }
+  if (call->num_ids > std::numeric_limits<int32_t>::max()) {
+    return InvalidArgument("a lookup has ", call->num_ids,
+                           " ids, at most 2**31 - 1 are possible on a GPU; split it.");
+  }
+  for (size_t t = 0; t < batch.tables.size(); ++t) {
+    call->tables.unique_capacity[t] = call->ids_of_table[t];
+  }
+
+  uint32_t slots = 64;
+  while (slots < 2 * static_cast<uint64_t>(call->num_ids)) slots *= 2;
+  LookupScratch& s = call->scratch;
+  s.group = group_;
+  s.tables = views_;
+  s.states = states_;
+  s.miss_mask = slots - 1;
+  ScratchPlan plan;
+  const size_t zeroed = plan.Add<CallCounts>(call->tables.count);
+  const size_t miss_count = plan.Add<uint32_t>(1);
+  call->zeroed_bytes = plan.bytes();
+  const size_t rows = plan.Add<int64_t>(call->num_ids);
+  const size_t misses = plan.Add<Miss>(call->num_ids);
+  const size_t miss_slots = plan.Add<int32_t>(slots);
+  DYNEMB_RETURN_IF_ERROR(plan.Allocate(exec));
+  call->zeroed = plan.At<void>(zeroed);
+  s.counts = plan.At<CallCounts>(zeroed);
+  s.miss_count = plan.At<uint32_t>(miss_count);
+  s.rows = plan.At<int64_t>(rows);
+  s.misses = plan.At<Miss>(misses);
+  s.miss_slots = plan.At<int32_t>(miss_slots);
+  return Status();
+}
+
+Status CudaBackend::Probe(const Executor& exec, const int32_t* token, DeviceLookup* call) {
+  const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
+  call->scratch.epoch = NextEpoch(exec);
+  DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(call->zeroed, 0, call->zeroed_bytes, stream));
+  DYNEMB_CUDA_RETURN_IF_ERROR(
+      cudaMemsetAsync(call->scratch.miss_slots, 0xFF,
+                      (size_t{call->scratch.miss_mask} + 1) * sizeof(int32_t), stream));
+  BeginLookupKernel<<<1, 1, 0, stream>>>(group_, token, call->replayable);
+  for (size_t l = 0; l < call->lists.size(); ++l) {
+    if (call->blocks[l] == 0) continue;
+    ProbeKernel<<<call->blocks[l], kThreads, 0, stream>>>(call->lists[l], call->tables,
+                                                          call->scratch);
+  }
+  ElectKernel<<<std::min(Blocks(call->num_ids) + 1, 1056u), kThreads, 0, stream>>>(call->scratch);
+  return CudaStatus(cudaGetLastError(), "lookup");
+}
+
+Status CudaBackend::Insert(const Executor& exec, DeviceLookup* call) {
+  InsertKernel<<<std::min(Blocks(call->num_ids) + 1, 1056u), kThreads, 0,
+                 static_cast<cudaStream_t>(exec.stream)>>>(call->tables, call->scratch);
+  return CudaStatus(cudaGetLastError(), "insert");
+}
+
+Status CudaBackend::CountNewKeys(const Executor& exec, const int32_t* token, DeviceLookup* call,
+                                 std::vector<int64_t>* new_keys) {
+  const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
+  DYNEMB_RETURN_IF_ERROR(Probe(exec, token, call));
+  CountElectedKernel<<<std::min(Blocks(call->num_ids) + 1, 1056u), kThreads, 0, stream>>>(
+      call->scratch);
+  std::vector<CallCounts> counts(static_cast<size_t>(call->tables.count));
+  DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(counts.data(), call->scratch.counts,
+                                              counts.size() * sizeof(CallCounts),
+                                              cudaMemcpyDeviceToHost, stream));
+  DYNEMB_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream));
+  ++waits_;
+  for (const CallCounts& one : counts) new_keys->push_back(one.new_rows);
+  return Status();
+}
+
+Status CudaBackend::MakeRoom(const Executor& exec, const int32_t* token, DeviceLookup* call) {
+  auto fits = [&](size_t t) {
+    const CudaTable& one = table(call->tables.table[t]);
+    return one.Bound() + call->ids_of_table[t] <= one.Capacity();
+  };
+  std::vector<size_t> tight;
+  for (size_t t = 0; t < call->ids_of_table.size(); ++t) {
+    call->tables.room[t] = call->ids_of_table[t];
+    // Waiting for the oldest calls is cheap: the device still has later ones to do.
+    while (!fits(t) && !snapshots_.empty()) {
+      bool seen = false;
+      DYNEMB_RETURN_IF_ERROR(PollOne(exec, true, &seen));
+      ++waits_;
+    }
+    if (!fits(t)) tight.push_back(t);
+  }
+  if (tight.empty()) return Status();
+
+  std::vector<int64_t> new_keys;
+  for (size_t t : tight) {
+    CudaTable& one = table(call->tables.table[t]);
+    const int64_t ids = call->ids_of_table[t];
+    if (one.exact_counts >= kExactCounts) {
+      const RoomPlan plan =
+          PlanRoom(one.config(), one.room(), one.confirmed_size(), kHeadRoomBatches * ids);
+      if (plan.granted >= ids) {
+        DYNEMB_RETURN_IF_ERROR(one.Grow(exec.stream, plan.room, views_ + call->tables.table[t]));
+        one.exact_counts = 0;
+        continue;
+      }
+    }
+    ++one.exact_counts;
+    if (new_keys.empty()) {
+      DYNEMB_RETURN_IF_ERROR(CountNewKeys(exec, token, call, &new_keys));
+    }
+    const RoomPlan plan = PlanRoom(one.config(), one.room(), one.confirmed_size(), new_keys[t]);
+    if (plan.granted < new_keys[t] && one.config().on_full == OnFull::kError) {
+      return TableFull("table '", one.config().name, "' is full: it holds ", one.confirmed_size(),
+                       " rows in ", RoomBytes(one.config(), one.room()), " bytes, ", new_keys[t],
+                       " new keys came and ", plan.granted,
+                       " of them fit into max_bytes=", one.config().max_bytes,
+                       "; raise max_bytes, erase keys, or set on_full=\"drop\".");
+    }
+    call->tables.room[t] = plan.granted;
+    const Room now = one.room();
+    if (plan.room.num_buckets != now.num_buckets || plan.room.row_capacity != now.row_capacity) {
+      DYNEMB_RETURN_IF_ERROR(one.Grow(exec.stream, plan.room, views_ + call->tables.table[t]));
+    }
+  }
+  return Status();
+}
+
+Status CudaBackend::Lookup(const Executor& exec, TokenPair token, const LookupBatch& batch) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
+  DYNEMB_RETURN_IF_ERROR(Poll(exec));
+  DeviceLookup call;
+  DYNEMB_RETURN_IF_ERROR(PrepareLookup(exec, batch, &call));
+  DYNEMB_RETURN_IF_ERROR(MakeRoom(exec, token.in, &call));
+  DYNEMB_RETURN_IF_ERROR(Probe(exec, token.in, &call));
+  DYNEMB_RETURN_IF_ERROR(Insert(exec, &call));
+  for (const FeatureList& given : call.lists) {
+    FeatureList list = given;
+    const uint32_t blocks = LayOutGather(&list);
+    if (blocks == 0) continue;
+    GatherKernel<<<blocks, kThreads, 0, stream>>>(list, views_, TrainRows{call.scratch});
+  }
+  EndLookupKernel<<<1, 1, 0, stream>>>(call.tables, call.scratch, token.out, batch.header);
+  for (size_t t = 0; t < call.ids_of_table.size(); ++t) {
+    table(call.tables.table[t]).Enqueued(call_ + 1, call.tables.room[t]);
+  }
+  return EndCall(exec);
+}
+
+}  // namespace dynemb

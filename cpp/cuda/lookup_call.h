@@ -1,0 +1,23 @@
+// A lookup as the host prepares it for its kernels.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cuda/params.h"
+
+namespace dynemb {
+
+struct DeviceLookup {
+  std::vector<FeatureList> lists;  // of at most kMaxFeatures each
+  std::vector<uint32_t> blocks;    // of each list, one thread an id
+  CallTables tables{};
+  std::vector<int64_t> ids_of_table;  // per table of the call
+  int64_t num_ids = 0;
+  bool replayable = true;  // the last lookup may be repeated, nothing else
+  LookupScratch scratch{};
+  void* zeroed = nullptr;  // counts and miss_count, behind each other
+  size_t zeroed_bytes = 0;
+};
+
+}  // namespace dynemb

@@ -1,0 +1,195 @@
+// Find or insert, in the order of the launches: probe and claim; make absent keys
+// unique; insert them; number and gather. A claim is a stamp of this call's epoch:
+// whoever sets it first gives the row its number among the call's unique rows.
+#pragma once  // included by lookup.cu alone
+
+#include "cuda/call_state.cuh"
+
+namespace dynemb {
+
+__global__ void BeginLookupKernel(GroupState* group, const int32_t* token, bool replayable) {
+  group->token = *token;
+  group->ids_checksum = 0;
+  group->bad_call = 0;
+  const bool current = *token == group->version;
+  group->may_replay = static_cast<uint32_t>(*token) + 1 == static_cast<uint32_t>(group->version) &&
+                      group->last_was_lookup != 0 && replayable;
+  group->run = group->error == DeviceError::kNone && (current || group->may_replay);
+  if (group->error == DeviceError::kNone && group->run == 0) {
+    group->error = DeviceError::kStale;
+    group->error_got = *token;
+    group->error_expected = group->version;
+  }
+}
+
+// One thread an id.
+__global__ void __launch_bounds__(kThreads)
+    ProbeKernel(const __grid_constant__ FeatureList list, const __grid_constant__ CallTables tables,
+                LookupScratch scratch) {
+  if (scratch.group->run == 0) return;
+  const FeatureParam& feature = FeatureOfBlock(list);
+  const TableView& table = scratch.tables[feature.table];
+  CallCounts& counts = scratch.counts[feature.call_table];
+  const int64_t i = int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x;
+  const bool in_range = i < feature.num_ids;
+  const int64_t id = feature.first_id + i;
+
+  Key key = 0;
+  int64_t row = kRowPadded;
+  uint64_t check = 0;
+  if (in_range) {
+    if (feature.padding == Padding::kLengths && i % feature.bag_length == 0) {
+      const int32_t length = feature.lengths[i / feature.bag_length];
+      if (length < 0 || length > feature.bag_length) {
+        if (atomicExch(&scratch.group->bad_call, 1) == 0) {
+          scratch.group->error = DeviceError::kBadLengths;
+          scratch.group->error_got = length;
+          scratch.group->error_expected = static_cast<int32_t>(feature.bag_length);
+        }
+      }
+    }
+    const uint64_t place = (static_cast<uint64_t>(id) + 1) * 0x9E3779B97F4A7C15ull;
+    check = place;
+    if (IsMeant(feature, i)) {
+      key = LoadKeyOnDevice(feature, i);
+      const KeyHash hash = HashKey(key);
+      check = Mix64(hash.bits + place + static_cast<uint64_t>(feature.table));
+      row = FindRowOnDevice(table.index, hash, key);
+      if (row < 0) row = kRowWaits;
+    }
+  }
+
+  // Hits: the first one to stamp the row with this epoch numbers it.
+  bool first = false;
+  uint64_t* stamp = table.stamps + (row >= 0 ? row : 0);
+  if (row >= 0) {
+    const unsigned long long old = *reinterpret_cast<volatile unsigned long long*>(stamp);
+    if (old >> 32 != scratch.epoch) {
+      first = atomicCAS(reinterpret_cast<unsigned long long*>(stamp), old,
+                        static_cast<unsigned long long>(scratch.epoch) << 32) == old;
+    }
+  }
+  const int64_t unique = BlockAllocate(first, reinterpret_cast<uint32_t*>(&counts.unique));
+  if (first) {
+    tables.unique_rows[feature.call_table][unique] = row;
+    *stamp = static_cast<uint64_t>(scratch.epoch) << 32 | static_cast<uint64_t>(unique);
+  }
+
+  const bool missed = row == kRowWaits;
+  if (__syncthreads_or(missed)) {
+    const int64_t m = BlockAllocate(missed, scratch.miss_count);
+    if (missed) {
+      scratch.misses[m] = {key, static_cast<uint32_t>(id), feature.table, feature.call_table,
+                           static_cast<int32_t>(m)};
+      row = kRowWaits - m;
+    }
+  }
+  if (in_range) scratch.rows[id] = row;
+
+  const unsigned long long check_sum = WarpSum(static_cast<unsigned long long>(check));
+  const unsigned padded =
+      static_cast<unsigned>(__popc(__ballot_sync(kFullWarp, in_range && row == kRowPadded)));
+  __shared__ unsigned long long block_check, block_padded;
+  if (threadIdx.x == 0) block_check = block_padded = 0;
+  __syncthreads();
+  if (Lane() == 0) {
+    atomicAdd(&block_check, check_sum);
+    atomicAdd(&block_padded, static_cast<unsigned long long>(padded));
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(&scratch.group->ids_checksum), block_check);
+    if (block_padded != 0) atomicAdd(&counts.padded, block_padded);
+  }
+}
+
+// Equal absent keys elect one miss that inserts the key.
+__global__ void __launch_bounds__(kThreads) ElectKernel(LookupScratch scratch) {
+  const uint32_t count = *scratch.miss_count;
+  if (count == 0 || !Runs(*scratch.group)) return;
+  for (uint32_t m = blockIdx.x * kThreads + threadIdx.x; m < count; m += gridDim.x * kThreads) {
+    const Miss miss = scratch.misses[m];
+    uint64_t slot = Mix64(HashKey(miss.key).bits + static_cast<uint64_t>(miss.table));
+    for (;; ++slot) {
+      const int other =
+          atomicCAS(&scratch.miss_slots[slot & scratch.miss_mask], -1, static_cast<int>(m));
+      if (other == -1) break;
+      if (scratch.misses[other].key == miss.key && scratch.misses[other].table == miss.table) {
+        scratch.misses[m].winner = other;
+        break;
+      }
+    }
+  }
+}
+
+__device__ inline void InitRowByWarp(const TableView& table, Key key, int64_t row) {
+  float* values = table.Row(row);
+  const RowInitializer& init = table.initializer;
+  for (int block = Lane(); block * 4 < table.layout.dim; block += 32) {
+    float four[4];
+    if (init.kind == InitializerKind::kConstant) {
+      for (float& value : four) value = init.parameter;
+    } else {
+      const PhiloxBlock random =
+          Philox4x32({{static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),
+                       static_cast<uint32_t>(block), 0u}},
+                     static_cast<uint32_t>(init.stream), static_cast<uint32_t>(init.stream >> 32));
+      for (int i = 0; i < 4; ++i) four[i] = InitialValue(init, random.word[i]);
+    }
+    // Rows are padded to 16 bytes, so the last block may be written whole.
+    *reinterpret_cast<float4*>(values + 4 * block) =
+        make_float4(four[0], four[1], four[2], four[3]);
+  }
+  const int64_t state = table.layout.VectorOffset(0), scalars = table.layout.ScalarOffset();
+  for (int64_t i = state + Lane(); i < table.stride_floats; i += 32) {
+    values[i] = i < scalars ? table.initial_state : 0.0f;
+  }
+}
+
+// Elected misses become rows. Lanes place their keys; the warp then writes the
+// new rows together.
+__global__ void __launch_bounds__(kThreads)
+    InsertKernel(const __grid_constant__ CallTables tables, LookupScratch scratch) {
+  const uint32_t count = *scratch.miss_count;
+  if (count == 0 || !Runs(*scratch.group)) return;
+  const bool replay = scratch.group->may_replay != 0;
+  const uint32_t warps = gridDim.x * (kThreads / 32);
+  const uint32_t warp = (blockIdx.x * kThreads + threadIdx.x) / 32;
+  for (uint32_t base = warp * 32; base < count; base += warps * 32) {
+    const uint32_t m = base + static_cast<uint32_t>(Lane());
+    Miss miss{};
+    int64_t row = -1;
+    if (m < count) {
+      miss = scratch.misses[m];
+      if (miss.winner == static_cast<int32_t>(m)) {
+        CallCounts& counts = scratch.counts[miss.call_table];
+        const int64_t nth = replay ? INT64_MAX : atomicAdd(&counts.new_rows, 1);
+        if (nth < tables.room[miss.call_table]) {
+          const TableState& state = scratch.states[miss.table];
+          const TableView& table = scratch.tables[miss.table];
+          row = nth < state.free_count ? table.free_rows[state.free_count - 1 - nth]
+                                       : state.high_water + (nth - state.free_count);
+          const int32_t unique = atomicAdd(&counts.unique, 1);
+          tables.unique_rows[miss.call_table][unique] = row;
+          table.stamps[row] =
+              static_cast<uint64_t>(scratch.epoch) << 32 | static_cast<uint32_t>(unique);
+          PlaceAbsentOnDevice(table.index, Entry{miss.key, static_cast<uint64_t>(row)});
+          scratch.rows[miss.id] = row;
+        } else {
+          scratch.rows[miss.id] = kRowRefused;
+        }
+      }
+    }
+    unsigned fresh = __ballot_sync(kFullWarp, row >= 0);
+    while (fresh != 0) {
+      const int lane = __ffs(static_cast<int>(fresh)) - 1;
+      fresh &= fresh - 1;
+      const Key key = __shfl_sync(kFullWarp, miss.key, lane);
+      const int64_t new_row = __shfl_sync(kFullWarp, row, lane);
+      const int32_t table = __shfl_sync(kFullWarp, miss.table, lane);
+      InitRowByWarp(scratch.tables[table], key, new_row);
+    }
+  }
+}
+
+}  // namespace dynemb

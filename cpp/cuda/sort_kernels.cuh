@@ -1,0 +1,216 @@
+// Gradients of looked-up ids by unique row: a counting sort. Count and rank; scan
+// (in update.cu); permute.
+#pragma once  // included by update.cu alone
+
+#include "core/optimizer/dispatch.h"
+#include "cuda/gather_kernels.cuh"
+
+namespace dynemb {
+
+// One feature's gradient in one lookup.
+struct GradientParam {
+  const int32_t* index;
+  const float* weights;
+  const float* grads;
+  const float* bag_scales;  // [num_bags], null where not pooled
+  const int32_t* merged;    // unique row of the lookup -> of the update; null: same
+  int64_t num_ids;
+  int64_t bag_length;  // 1 where not pooled
+  int64_t first_id;
+  int64_t first_unique;  // of the table in the numbering of the update
+  int64_t unique_capacity;
+  uint32_t first_block;
+  int32_t dim;
+};
+
+struct GradientList {
+  GradientParam features[kMaxFeatures];
+  int count;
+};
+
+// One table's share of an update.
+struct UpdateTable {
+  const int64_t* unique_rows;  // [capacity]
+  int64_t first_unique;        // a multiple of 32: a warp works on one table
+  int64_t capacity;
+  int32_t table;
+  OptimizerKind kind;
+};
+
+struct UpdateTables {
+  UpdateTable tables[kMaxCallTables];
+  int count;
+};
+
+__device__ inline const UpdateTable& TableOfUnique(const UpdateTables& list, int64_t unique) {
+  int low = 0, high = list.count - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (list.tables[middle].first_unique <= unique) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return list.tables[low];
+}
+
+// A part of a row's ids, summed by one block.
+struct HotPiece {
+  uint32_t unique;
+  int32_t begin, count;  // among the sorted ids
+  int32_t hot;           // which accumulator
+};
+
+struct UpdateScratch {
+  GroupState* group;
+  const TableView* tables;
+  TableState* states;
+  const OptimizerParameters* optimizers;  // [tables of the group]
+  const float* learning_rates;            // [tables of the group]
+  const int32_t* step;                    // [1]
+  uint32_t* counts;                       // [uniques + 1]
+  uint32_t* offsets;                      // [uniques + 1]: scan of counts
+  uint32_t* ranks;                        // [ids]
+  uint32_t* sorted;                       // [ids]: id, by unique row
+  HotPiece* pieces;                       // [max pieces]
+  uint32_t* hot_counts;                   // [0]: pieces, [1]: accumulators
+  float* hot_sums;                        // [accumulators, hot_stride]
+  uint32_t* hot_left;                     // [accumulators]: pieces not yet summed
+  int64_t hot_stride;
+  int64_t num_uniques;
+};
+
+inline constexpr int kHot = 256;  // ids of a row above which it is cut
+
+__device__ inline const GradientParam& GradientOfBlock(const GradientList& list) {
+  int low = 0, high = list.count - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (list.features[middle].first_block <= blockIdx.x) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return list.features[low];
+}
+
+// Header fields of the lookups are checked here, on the device.
+struct HeaderList {
+  const int32_t* headers[kMaxFeatures];
+  int count;
+};
+
+__global__ void BeginUpdateKernel(GroupState* group, const int32_t* token,
+                                  const __grid_constant__ HeaderList list) {
+  group->token = *token;
+  group->bad_call = 0;
+  group->may_replay = 0;
+  group->run = group->error == DeviceError::kNone && *token == group->version;
+  if (group->error == DeviceError::kNone && group->run == 0) {
+    group->error = DeviceError::kStale;
+    group->error_got = *token;
+    group->error_expected = group->version;
+  }
+  if (group->run == 0) return;
+  for (int i = 0; i < list.count; ++i) {
+    if (list.headers[i][kHeaderGeneration] != group->generation) {
+      group->run = 0;
+      group->error = DeviceError::kStaleActs;
+    }
+  }
+}
+
+// Numbers the unique rows of several lookups anew: first come, by stamp.
+__global__ void __launch_bounds__(kThreads)
+    MergeKernel(UpdateScratch scratch, int32_t table, const int64_t* rows, int64_t capacity,
+                const int32_t* filled, uint32_t epoch, int32_t* merged, int64_t* merged_rows,
+                uint32_t* count) {
+  if (scratch.group->run == 0) return;
+  const TableView& view = scratch.tables[table];
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t row = i < min(capacity, int64_t{*filled}) ? rows[i] : -1;
+  bool first = false;
+  unsigned long long* stamp =
+      reinterpret_cast<unsigned long long*>(view.stamps + (row >= 0 ? row : 0));
+  if (row >= 0) {
+    const unsigned long long old = *reinterpret_cast<volatile unsigned long long*>(stamp);
+    if (old >> 32 != epoch) {
+      first = atomicCAS(stamp, old, static_cast<unsigned long long>(epoch) << 32) == old;
+    }
+  }
+  const int64_t position = BlockAllocate(first, count);
+  if (first) {
+    *stamp = static_cast<unsigned long long>(epoch) << 32 | static_cast<unsigned>(position);
+    merged_rows[position] = row;
+    merged[i] = static_cast<int32_t>(position);
+  } else if (i < capacity) {
+    merged[i] = -1;  // resolved once all stamps of this launch are final
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    ResolveMergedKernel(UpdateScratch scratch, int32_t table, const int64_t* rows, int64_t capacity,
+                        const int32_t* filled, int32_t* merged) {
+  if (scratch.group->run == 0) return;
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < min(capacity, int64_t{*filled})) {
+    merged[i] = static_cast<int32_t>(scratch.tables[table].stamps[rows[i]] & 0xFFFFFFFFu);
+  }
+}
+
+// d pooled / d row of every bag: one thread a bag.
+__global__ void __launch_bounds__(kThreads)
+    BagScaleKernel(const int32_t* index, const float* weights, int64_t num_bags, int64_t bag_length,
+                   Combiner combiner, float* scales) {
+  const int64_t bag = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (bag >= num_bags) return;
+  BagSums sums;
+  for (int64_t i = bag * bag_length; i < (bag + 1) * bag_length; ++i) {
+    if (index[i] != kPadded) sums.Add(weights == nullptr ? 1.0f : weights[i]);
+  }
+  scales[bag] = BagScale(combiner, sums);
+}
+
+// Unique row, in the numbering of the update, of id i of a feature; -1: none.
+__device__ inline int64_t UniqueOf(const GradientParam& feature, int64_t i) {
+  int64_t unique = feature.index[i];
+  if (unique < 0 || unique >= feature.unique_capacity) return -1;
+  if (feature.merged != nullptr) unique = feature.merged[unique];
+  return feature.first_unique + unique;
+}
+
+// One thread an id: how many ids has its row, which of them is this one. Lanes with
+// the same row take their ranks with one atomic.
+__global__ void __launch_bounds__(kThreads)
+    RankKernel(const __grid_constant__ GradientList list, UpdateScratch scratch) {
+  if (scratch.group->run == 0) return;
+  const GradientParam& feature = GradientOfBlock(list);
+  const int64_t i = int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x;
+  const int64_t unique = i < feature.num_ids ? UniqueOf(feature, i) : -1;
+  const unsigned peers = __match_any_sync(kFullWarp, static_cast<int>(unique));
+  if (unique < 0) return;
+  const int leader = __ffs(static_cast<int>(peers)) - 1;
+  uint32_t rank = 0;
+  if (Lane() == leader) {
+    rank = atomicAdd(&scratch.counts[unique], static_cast<uint32_t>(__popc(peers)));
+  }
+  rank = __shfl_sync(peers, rank, leader);
+  scratch.ranks[feature.first_id + i] =
+      rank + static_cast<uint32_t>(__popc(peers & ((1u << Lane()) - 1)));
+}
+
+__global__ void __launch_bounds__(kThreads)
+    PermuteKernel(const __grid_constant__ GradientList list, UpdateScratch scratch) {
+  if (scratch.group->run == 0) return;
+  const GradientParam& feature = GradientOfBlock(list);
+  const int64_t i = int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x;
+  if (i >= feature.num_ids) return;
+  const int64_t unique = UniqueOf(feature, i);
+  if (unique < 0) return;
+  const int64_t id = feature.first_id + i;
+  scratch.sorted[scratch.offsets[unique] + scratch.ranks[id]] = static_cast<uint32_t>(id);
+}
+
+}  // namespace dynemb

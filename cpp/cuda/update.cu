@@ -1,0 +1,267 @@
+// Gradients and optimizer on the device: the host's side.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cub/device/device_scan.cuh>
+#include <vector>
+
+#include "cuda/cuda_backend.h"
+#include "cuda/scratch.h"
+#include "cuda/update_kernels.cuh"
+#include "memory/cuda_check.h"
+
+namespace dynemb {
+namespace {
+
+unsigned Blocks(int64_t threads) {
+  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+}
+
+// How many rows each table of the update has moved.
+struct UpdatedCounts {
+  const int32_t* counts[kMaxCallTables];
+  int32_t table[kMaxCallTables];
+  int count;
+};
+
+__global__ void EndUpdateKernel(GroupState* group, TableState* states, const int32_t* step,
+                                const __grid_constant__ UpdatedCounts updated, int32_t* token_out) {
+  if (group->run == 0) {
+    *token_out = group->token;
+    return;
+  }
+  for (int t = 0; t < updated.count; ++t) {
+    TableCounters& counters = states[updated.table[t]].counters;
+    counters.updates += 1;
+    counters.updated_rows += *updated.counts[t];
+  }
+  group->steps = (*step < 0 ? group->steps : int64_t{*step}) + 1;
+  group->version = static_cast<int32_t>(static_cast<uint32_t>(group->version) + 1);
+  group->last_was_lookup = 0;
+  *token_out = group->version;
+}
+
+// What the scale of a feature's bags takes.
+struct BagFeature {
+  int64_t num_bags;
+  Combiner combiner;
+};
+
+// One list of unique rows: of one table in one lookup.
+struct RowList {
+  const int64_t* rows;
+  int64_t capacity;
+  const int32_t* filled;  // in device memory
+  int table;
+  size_t lookup;
+};
+
+}  // namespace
+
+Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBatch& batch) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
+  DYNEMB_RETURN_IF_ERROR(Poll(exec));
+
+  size_t num_features = 0;
+  for (const LookupResidual& lookup : batch.lookups) num_features += lookup.features.size();
+  if (batch.lookups.size() > kMaxFeatures || num_features > kMaxFeatures ||
+      tables_.size() > kMaxCallTables) {
+    return InvalidArgument("apply_gradients got ", batch.lookups.size(), " lookups with ",
+                           num_features, " features in all, at most ", kMaxFeatures,
+                           " of either are possible in one update on a GPU; apply them in parts.");
+  }
+  HeaderList headers{};
+  std::vector<RowList> lists;
+  for (size_t l = 0; l < batch.lookups.size(); ++l) {
+    const LookupResidual& lookup = batch.lookups[l];
+    headers.headers[headers.count++] = lookup.header;
+    for (size_t t = 0; t < lookup.tables.size(); ++t) {
+      lists.push_back({lookup.unique_rows[t], lookup.unique_capacity[t],
+                       lookup.header + kHeaderCounts + t, lookup.tables[t], l});
+    }
+  }
+
+  // The numbering of the update: tables behind each other, each from a multiple of
+  // 32. A table with one list keeps the numbers of its lookup.
+  UpdateTables parts{};
+  UpdatedCounts updated{};
+  int64_t uniques = 0, max_dim = 1;
+  std::vector<int64_t> first_unique(tables_.size(), -1);
+  std::vector<int> list_count(tables_.size(), 0);
+  std::vector<bool> used(4, false);
+  for (int t = 0; t < static_cast<int>(tables_.size()); ++t) {
+    int64_t capacity = 0;
+    const size_t at = static_cast<size_t>(t);
+    const RowList* only = nullptr;
+    for (const RowList& list : lists) {
+      if (list.table != t) continue;
+      capacity += list.capacity;
+      only = &list;
+      ++list_count[at];
+    }
+    const TableConfig& config = configs()[at];
+    if (list_count[at] == 0 || !config.trainable) continue;
+    first_unique[at] = uniques;
+    parts.tables[parts.count++] = {only->rows, uniques, capacity, t, config.optimizer.kind};
+    updated.counts[updated.count] = only->filled;
+    updated.table[updated.count++] = t;
+    used[static_cast<size_t>(config.optimizer.kind)] = true;
+    uniques += (capacity + 31) / 32 * 32;
+    max_dim = std::max<int64_t>(max_dim, config.dim);
+  }
+
+  GradientList gradients{};
+  std::vector<BagFeature> bags;
+  int64_t ids = 0;
+  uint32_t blocks = 0;
+  std::vector<size_t> lookup_of_feature;
+  for (size_t l = 0; l < batch.lookups.size(); ++l) {
+    for (const FeatureGradient& given : batch.lookups[l].features) {
+      const size_t at = static_cast<size_t>(given.table);
+      if (first_unique[at] < 0) continue;
+      const bool pooled = given.combiner != Combiner::kNone;
+      GradientParam& param = gradients.features[gradients.count++];
+      param = {given.index,
+               given.weights,
+               given.grads,
+               nullptr,
+               nullptr,
+               given.NumIds(),
+               pooled ? given.bag_length : 1,
+               ids,
+               first_unique[at],
+               0,
+               blocks,
+               configs()[at].dim};
+      for (const RowList& list : lists) {
+        if (list.table == given.table && list.lookup == l) param.unique_capacity = list.capacity;
+      }
+      bags.push_back({pooled ? given.num_bags : 0, given.combiner});
+      lookup_of_feature.push_back(l);
+      ids += given.NumIds();
+      blocks += Blocks(given.NumIds());
+    }
+  }
+  if (ids > INT32_MAX) {
+    return InvalidArgument("apply_gradients got ", ids,
+                           " ids, at most 2**31 - 1 are possible on a GPU; apply them in parts.");
+  }
+
+  // Scratch.
+  size_t scan_bytes = 0;
+  DYNEMB_CUDA_RETURN_IF_ERROR(cub::DeviceScan::ExclusiveSum(
+      nullptr, scan_bytes, static_cast<uint32_t*>(nullptr), static_cast<uint32_t*>(nullptr),
+      static_cast<int>(uniques), stream));
+  // A row is hot above kHot ids: there are fewer than ids / kHot of them, and each
+  // has one piece that is not full.
+  const int64_t max_hot = ids / kHot + 1;
+  ScratchPlan plan;
+  const size_t counts = plan.Add<uint32_t>(uniques);
+  const size_t hot_counts = plan.Add<uint32_t>(2);
+  const size_t hot_left = plan.Add<uint32_t>(max_hot);
+  const size_t hot_sums = plan.Add<float>(max_hot * max_dim);
+  const size_t merged_count = plan.Add<uint32_t>(static_cast<int64_t>(tables_.size()));
+  const size_t zeroed_bytes = plan.bytes();
+  const size_t offsets = plan.Add<uint32_t>(uniques);
+  const size_t ranks = plan.Add<uint32_t>(ids);
+  const size_t sorted = plan.Add<uint32_t>(ids);
+  const size_t pieces = plan.Add<HotPiece>(2 * max_hot);
+  const size_t scan = plan.Add<std::byte>(static_cast<int64_t>(scan_bytes));
+  std::vector<size_t> scales;
+  for (const BagFeature& bag : bags) scales.push_back(plan.Add<float>(bag.num_bags));
+  std::vector<size_t> merged, merged_rows(tables_.size(), 0);
+  for (const RowList& list : lists) {
+    const bool merges = list_count[static_cast<size_t>(list.table)] > 1;
+    merged.push_back(plan.Add<int32_t>(merges ? list.capacity : 0));
+  }
+  for (int p = 0; p < parts.count; ++p) {
+    const size_t at = static_cast<size_t>(parts.tables[p].table);
+    if (list_count[at] > 1) merged_rows[at] = plan.Add<int64_t>(parts.tables[p].capacity);
+  }
+  DYNEMB_RETURN_IF_ERROR(plan.Allocate(exec));
+
+  UpdateScratch s{};
+  s.group = group_;
+  s.tables = views_;
+  s.states = states_;
+  s.optimizers = optimizers_;
+  s.learning_rates = batch.learning_rates;
+  s.step = batch.step;
+  s.counts = plan.At<uint32_t>(counts);
+  s.offsets = plan.At<uint32_t>(offsets);
+  s.ranks = plan.At<uint32_t>(ranks);
+  s.sorted = plan.At<uint32_t>(sorted);
+  s.pieces = plan.At<HotPiece>(pieces);
+  s.hot_counts = plan.At<uint32_t>(hot_counts);
+  s.hot_sums = plan.At<float>(hot_sums);
+  s.hot_left = plan.At<uint32_t>(hot_left);
+  s.hot_stride = max_dim;
+  s.num_uniques = uniques;
+
+  DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(plan.At<void>(counts), 0, zeroed_bytes, stream));
+  BeginUpdateKernel<<<1, 1, 0, stream>>>(group_, token.in, headers);
+
+  // Several lookups of one table: number their rows together.
+  for (int p = 0; p < parts.count; ++p) {
+    UpdateTable& part = parts.tables[p];
+    const size_t at = static_cast<size_t>(part.table);
+    if (list_count[at] <= 1) continue;
+    const uint32_t epoch = NextEpoch(exec);
+    uint32_t* count = plan.At<uint32_t>(merged_count) + at;
+    int64_t* rows = plan.At<int64_t>(merged_rows[at]);
+    for (int pass = 0; pass < 2; ++pass) {
+      for (size_t i = 0; i < lists.size(); ++i) {
+        const RowList& list = lists[i];
+        if (list.table != part.table || list.capacity == 0) continue;
+        if (pass == 0) {
+          MergeKernel<<<Blocks(list.capacity), kThreads, 0, stream>>>(
+              s, list.table, list.rows, list.capacity, list.filled, epoch,
+              plan.At<int32_t>(merged[i]), rows, count);
+        } else {
+          ResolveMergedKernel<<<Blocks(list.capacity), kThreads, 0, stream>>>(
+              s, list.table, list.rows, list.capacity, list.filled, plan.At<int32_t>(merged[i]));
+        }
+      }
+    }
+    part.unique_rows = rows;
+    updated.counts[p] = reinterpret_cast<const int32_t*>(count);
+  }
+  for (int f = 0; f < gradients.count; ++f) {
+    GradientParam& param = gradients.features[f];
+    const size_t at = static_cast<size_t>(f);
+    for (size_t i = 0; i < lists.size(); ++i) {
+      const bool is_list = lists[i].lookup == lookup_of_feature[at] &&
+                           first_unique[static_cast<size_t>(lists[i].table)] == param.first_unique;
+      if (is_list && list_count[static_cast<size_t>(lists[i].table)] > 1) {
+        param.merged = plan.At<int32_t>(merged[i]);
+      }
+    }
+    if (bags[at].combiner == Combiner::kNone) continue;
+    param.bag_scales = plan.At<float>(scales[at]);
+    if (bags[at].num_bags == 0) continue;
+    BagScaleKernel<<<Blocks(bags[at].num_bags), kThreads, 0, stream>>>(
+        param.index, param.weights, bags[at].num_bags, param.bag_length, bags[at].combiner,
+        plan.At<float>(scales[at]));
+  }
+
+  if (blocks > 0 && uniques > 0) {
+    RankKernel<<<blocks, kThreads, 0, stream>>>(gradients, s);
+    DYNEMB_CUDA_RETURN_IF_ERROR(cub::DeviceScan::ExclusiveSum(
+        plan.At<void>(scan), scan_bytes, s.counts, s.offsets, static_cast<int>(uniques), stream));
+    PermuteKernel<<<blocks, kThreads, 0, stream>>>(gradients, s);
+    const unsigned grid = std::min(Blocks(uniques), 132u * 8u);
+    for (int32_t k = 0; k < 4; ++k) {
+      if (!used[static_cast<size_t>(k)]) continue;
+      const OptimizerKind kind = static_cast<OptimizerKind>(k);
+      DispatchRule(kind, [&]<class Rule>() {
+        UpdateKernel<Rule><<<grid, kThreads, 0, stream>>>(gradients, parts, kind, s);
+        UpdateHotKernel<Rule><<<264, kThreads, 0, stream>>>(gradients, parts, kind, s);
+      });
+    }
+  }
+  EndUpdateKernel<<<1, 1, 0, stream>>>(group_, states_, batch.step, updated, token.out);
+  return EndCall(exec);
+}
+
+}  // namespace dynemb

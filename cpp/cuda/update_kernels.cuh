@@ -1,0 +1,229 @@
+// Sorted gradients, summed per row, then one step of the optimizer: a warp per row.
+// Rows with very many ids are cut into pieces that blocks sum; the last one of a
+// row's pieces takes the step.
+#pragma once  // included by update.cu alone
+
+#include "core/optimizer/dispatch.h"
+#include "cuda/sort_kernels.cuh"
+
+namespace dynemb {
+
+// Gradient of one id: where its row of the caller's gradient is, and its weight.
+struct Contribution {
+  const float* grad;
+  float scale;
+};
+
+__device__ inline Contribution ContributionOf(const GradientList& list, uint32_t id) {
+  int low = 0, high = list.count - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (list.features[middle].first_id <= id) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  const GradientParam& feature = list.features[low];
+  const int64_t i = id - feature.first_id;
+  if (feature.bag_scales == nullptr) return {feature.grads + i * feature.dim, 1.0f};
+  const int64_t bag = i / feature.bag_length;
+  const float weight = feature.weights == nullptr ? 1.0f : feature.weights[i];
+  return {feature.grads + bag * feature.dim, weight * feature.bag_scales[bag]};
+}
+
+// Columns [column, column + VEC) of one row take the step.
+template <class Rule, int VEC, class Terms>
+__device__ void StepColumns(const Rule& rule, const Terms& terms, const TableView& table,
+                            float* row, int column, const Piece<VEC>& grad) {
+  Piece<VEC> w = Piece<VEC>::Load(row + column);
+  Piece<VEC> s0 = Piece<VEC>::Filled(0.0f), s1 = s0;
+  float* at0 = row + table.layout.VectorOffset(0) + column;
+  float* at1 = row + table.layout.VectorOffset(1) + column;
+  if constexpr (Rule::kVectors > 0) s0 = Piece<VEC>::Load(at0);
+  if constexpr (Rule::kVectors > 1) s1 = Piece<VEC>::Load(at1);
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) {
+    rule.Column(terms, grad.value[v], w.value[v], s0.value[v], s1.value[v]);
+  }
+  auto store = [](const Piece<VEC>& piece, float* to) {
+    if constexpr (VEC == 4) {
+      *reinterpret_cast<float4*>(to) =
+          make_float4(piece.value[0], piece.value[1], piece.value[2], piece.value[3]);
+    } else {
+      *to = piece.value[0];
+    }
+  };
+  store(w, row + column);
+  if constexpr (Rule::kVectors > 0) store(s0, at0);
+  if constexpr (Rule::kVectors > 1) store(s1, at1);
+}
+
+// The row's terms, once, for all lanes of a warp; per-row numbers advance.
+template <class Rule>
+__device__ auto WarpTerms(const Rule& rule, const TableView& table, float* row) {
+  float scalars[Rule::kScalars > 0 ? Rule::kScalars : 1] = {};
+  float* at = row + table.layout.ScalarOffset();
+  for (int i = 0; i < Rule::kScalars; ++i) scalars[i] = at[i];
+  const auto terms = rule.Row(scalars);
+  __syncwarp();
+  if (Lane() == 0) {
+    for (int i = 0; i < Rule::kScalars; ++i) at[i] = scalars[i];
+  }
+  return terms;
+}
+
+// One warp, one row: sums its ids' gradients and takes the step.
+template <class Rule, int VEC>
+__device__ void UpdateRowByWarp(const Rule& rule, const GradientList& list,
+                                const UpdateScratch& scratch, const TableView& table, int64_t row,
+                                uint32_t begin, uint32_t count) {
+  constexpr int kUnroll = 4;
+  float* values = table.Row(row);
+  const auto terms = WarpTerms(rule, table, values);
+  const int dim = table.layout.dim;
+  for (int start = 0; start < dim; start += 32 * VEC) {
+    const int column = start + Lane() * VEC;
+    Piece<VEC> sum = Piece<VEC>::Filled(0.0f);
+    for (uint32_t base = 0; base < count; base += 32) {
+      const uint32_t length = min(32u, count - base);
+      Contribution mine{nullptr, 0.0f};
+      if (static_cast<uint32_t>(Lane()) < length) {
+        mine = ContributionOf(list, scratch.sorted[begin + base + static_cast<uint32_t>(Lane())]);
+      }
+      for (uint32_t j = 0; j < length; j += kUnroll) {
+        Piece<VEC> pieces[kUnroll];
+        float scales[kUnroll];
+#pragma unroll
+        for (uint32_t u = 0; u < kUnroll; ++u) {
+          const int lane = static_cast<int>(j + u) & 31;
+          const float* grad = reinterpret_cast<const float*>(
+              __shfl_sync(kFullWarp, reinterpret_cast<unsigned long long>(mine.grad), lane));
+          scales[u] = __shfl_sync(kFullWarp, mine.scale, lane);
+          pieces[u] = Piece<VEC>::Filled(0.0f);
+          if (j + u < length && column < dim) pieces[u] = Piece<VEC>::Load(grad + column);
+        }
+#pragma unroll
+        for (uint32_t u = 0; u < kUnroll; ++u) {
+          if (j + u >= length) continue;
+#pragma unroll
+          for (int v = 0; v < VEC; ++v) sum.value[v] += scales[u] * pieces[u].value[v];
+        }
+      }
+    }
+    if (column < dim) StepColumns(rule, terms, table, values, column, sum);
+  }
+}
+
+__device__ inline StepOperands OperandsOf(const UpdateScratch& scratch, int32_t table) {
+  const int32_t step = *scratch.step;
+  return {scratch.learning_rates[table], step < 0 ? scratch.group->steps : int64_t{step}};
+}
+
+// A warp takes 32 neighbouring unique rows of one table and updates those that
+// have ids; hot ones are handed on in pieces.
+template <class Rule>
+__global__ void __launch_bounds__(kThreads)
+    UpdateKernel(const __grid_constant__ GradientList list,
+                 const __grid_constant__ UpdateTables parts, OptimizerKind kind,
+                 UpdateScratch scratch) {
+  if (scratch.group->run == 0) return;
+  const int64_t warps = int64_t{gridDim.x} * (kThreads / 32);
+  const int64_t warp = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
+  for (int64_t base = warp * 32; base < scratch.num_uniques; base += warps * 32) {
+    const UpdateTable& part = TableOfUnique(parts, base);
+    if (part.kind != kind) continue;
+    const TableView& table = scratch.tables[part.table];
+    const Rule rule(scratch.optimizers[part.table], OperandsOf(scratch, part.table));
+    const bool wide = table.layout.dim % 4 == 0;
+    const int64_t local = base - part.first_unique + Lane();
+    uint32_t begin = 0, count = 0;
+    int64_t row = -1;
+    if (local < part.capacity) {
+      const int64_t unique = part.first_unique + local;
+      begin = scratch.offsets[unique];
+      count = scratch.counts[unique];
+      if (count != 0) row = part.unique_rows[local];
+    }
+    if (count > kHot) {
+      const uint32_t pieces = (count + kHot - 1) / kHot;
+      const uint32_t hot = atomicAdd(&scratch.hot_counts[1], 1u);
+      const uint32_t at = atomicAdd(&scratch.hot_counts[0], pieces);
+      scratch.hot_left[hot] = pieces;
+      for (uint32_t p = 0; p < pieces; ++p) {
+        scratch.pieces[at + p] = {static_cast<uint32_t>(part.first_unique + local),
+                                  static_cast<int32_t>(begin + p * kHot),
+                                  static_cast<int32_t>(min(uint32_t{kHot}, count - p * kHot)),
+                                  static_cast<int32_t>(hot)};
+      }
+      count = 0;
+    }
+    unsigned todo = __ballot_sync(kFullWarp, count != 0);
+    while (todo != 0) {
+      const int lane = __ffs(static_cast<int>(todo)) - 1;
+      todo &= todo - 1;
+      const int64_t target = __shfl_sync(kFullWarp, row, lane);
+      const uint32_t first = __shfl_sync(kFullWarp, begin, lane);
+      const uint32_t ids = __shfl_sync(kFullWarp, count, lane);
+      if (wide) {
+        UpdateRowByWarp<Rule, 4>(rule, list, scratch, table, target, first, ids);
+      } else {
+        UpdateRowByWarp<Rule, 1>(rule, list, scratch, table, target, first, ids);
+      }
+    }
+  }
+}
+
+// A block sums a piece of a hot row; the block that finishes the row's last piece
+// takes the step for it.
+template <class Rule>
+__global__ void __launch_bounds__(kThreads)
+    UpdateHotKernel(const __grid_constant__ GradientList list,
+                    const __grid_constant__ UpdateTables parts, OptimizerKind kind,
+                    UpdateScratch scratch) {
+  const uint32_t num_pieces = scratch.hot_counts[0];
+  if (num_pieces == 0 || scratch.group->run == 0) return;
+  __shared__ Contribution shared[kHot];
+  __shared__ bool is_last;
+  for (uint32_t p = blockIdx.x; p < num_pieces; p += gridDim.x) {
+    const HotPiece piece = scratch.pieces[p];
+    const UpdateTable& part = TableOfUnique(parts, piece.unique);
+    if (part.kind != kind) continue;
+    const TableView& table = scratch.tables[part.table];
+    const int dim = table.layout.dim;
+    __syncthreads();
+    for (int j = static_cast<int>(threadIdx.x); j < piece.count; j += kThreads) {
+      shared[j] = ContributionOf(list, scratch.sorted[piece.begin + j]);
+    }
+    __syncthreads();
+    float* sums = scratch.hot_sums + piece.hot * scratch.hot_stride;
+    // Groups of threads share the ids when the row is narrower than the block.
+    const int groups = dim < kThreads ? kThreads / dim : 1;
+    const int group = static_cast<int>(threadIdx.x) / dim;
+    for (int column = static_cast<int>(threadIdx.x) % dim; column < dim; column += kThreads) {
+      if (group >= groups) break;
+      float sum = 0.0f;
+      for (int j = group; j < piece.count; j += groups) {
+        sum += shared[j].scale * shared[j].grad[column];
+      }
+      atomicAdd(&sums[column], sum);
+    }
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) is_last = atomicSub(&scratch.hot_left[piece.hot], 1u) == 1;
+    __syncthreads();
+    if (is_last && threadIdx.x < 32) {
+      __threadfence();
+      const Rule rule(scratch.optimizers[part.table], OperandsOf(scratch, part.table));
+      float* values = table.Row(part.unique_rows[piece.unique - part.first_unique]);
+      const auto terms = WarpTerms(rule, table, values);
+      for (int column = Lane(); column < dim; column += 32) {
+        Piece<1> grad;
+        grad.value[0] = __ldcg(&sums[column]);
+        StepColumns<Rule, 1>(rule, terms, table, values, column, grad);
+      }
+    }
+  }
+}
+
+}  // namespace dynemb

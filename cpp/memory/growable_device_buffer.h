@@ -1,0 +1,51 @@
+// GrowableHostBuffer for device memory, by CUDA's virtual memory management.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "core/status.h"
+#include "core/types.h"
+
+namespace dynemb {
+
+// Reserves addresses once and maps physical chunks behind each other, so the base
+// address never changes and growth copies nothing. Mapping does not wait for the
+// device. New bytes are whatever they were. Owns every handle it made; moves,
+// never copies. Not thread-safe. Releasing while kernels use the bytes is the
+// caller's mistake.
+class GrowableDeviceBuffer {
+ public:
+  GrowableDeviceBuffer() = default;
+  ~GrowableDeviceBuffer() { Release(); }
+  GrowableDeviceBuffer(GrowableDeviceBuffer&& other) noexcept;
+  GrowableDeviceBuffer& operator=(GrowableDeviceBuffer&& other) noexcept;
+  GrowableDeviceBuffer(const GrowableDeviceBuffer&) = delete;
+  GrowableDeviceBuffer& operator=(const GrowableDeviceBuffer&) = delete;
+
+  // Makes at least `bytes` usable on the current device. kMemory with the numbers
+  // when the card has no room, head-room for XLA included; then unchanged.
+  Status Commit(Bytes bytes);
+
+  std::byte* data() const { return base_; }
+  Bytes committed() const { return committed_; }
+
+ private:
+  struct Chunk {
+    unsigned long long handle;  // CUmemGenericAllocationHandle
+    Bytes bytes;
+  };
+
+  Status Reserve();
+  void Release();
+
+  std::byte* base_ = nullptr;
+  Bytes reserved_ = 0;
+  Bytes committed_ = 0;
+  std::vector<Chunk> chunks_;
+};
+
+// With less left, XLA cannot compile new programs.
+inline constexpr Bytes kDeviceHeadRoom = Bytes{2} << 30;
+
+}  // namespace dynemb

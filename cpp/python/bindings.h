@@ -1,0 +1,150 @@
+// What both native modules offer: groups made and closed, host calls answered. No
+// logic.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+
+#include "core/hash.h"
+#include "table/registry.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace nb = nanobind;
+
+namespace dynemb {
+
+// Python turns the text's prefix into an exception class of its own.
+inline void Raise(const Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.ToString());
+}
+
+inline std::shared_ptr<Backend> FindGroup(int64_t group, int32_t device) {
+  std::shared_ptr<Backend> backend;
+  Raise(Registry::Global().Find(group, device, &backend));
+  return backend;
+}
+
+template <class Handler>
+nb::capsule Capsule(Handler* handler) {
+  return nb::capsule(reinterpret_cast<void*>(handler));
+}
+
+inline TableConfig ConfigFromDict(const nb::dict& fields, uint64_t seed) {
+  TableConfig config;
+  config.name = nb::cast<std::string>(fields["name"]);
+  config.dim = nb::cast<int>(fields["dim"]);
+  config.optimizer = {static_cast<OptimizerKind>(nb::cast<int>(fields["optimizer"])),
+                      nb::cast<double>(fields["beta1"]), nb::cast<double>(fields["beta2"]),
+                      nb::cast<float>(fields["epsilon"]), nb::cast<float>(fields["initial_state"])};
+  config.initializer = {static_cast<InitializerKind>(nb::cast<int>(fields["initializer"])),
+                        nb::cast<float>(fields["initializer_parameter"]),
+                        RowInitStream(seed, config.name)};
+  config.max_load = nb::cast<double>(fields["max_load"]);
+  config.initial_rows = nb::cast<int64_t>(fields["initial_rows"]);
+  config.max_bytes = nb::cast<int64_t>(fields["max_bytes"]);
+  config.on_full = static_cast<OnFull>(nb::cast<int>(fields["on_full"]));
+  config.missing_is_initial = nb::cast<bool>(fields["missing_is_initial"]);
+  config.missing_value = nb::cast<float>(fields["missing_value"]);
+  config.trainable = nb::cast<bool>(fields["trainable"]);
+  return config;
+}
+
+// Makes a group of one backend: CpuBackend::Create or CudaBackend::Create.
+using CreateBackend = Status (*)(std::vector<TableConfig>, int32_t, std::shared_ptr<Backend>*);
+
+template <CreateBackend Create>
+void CreateGroup(int64_t group, int32_t device, int32_t first_version, uint64_t seed,
+                 const std::vector<nb::dict>& tables) {
+  std::vector<TableConfig> configs;
+  for (const nb::dict& fields : tables) configs.push_back(ConfigFromDict(fields, seed));
+  std::shared_ptr<Backend> backend;
+  Raise(Create(std::move(configs), first_version, &backend));
+  Registry::Global().Add(group, device, std::move(backend));
+}
+
+inline nb::dict StatsToDict(const TableStats& stats) {
+  nb::dict out;
+  const TableCounters& c = stats.counters;
+  out["rows"] = stats.rows;
+  out["capacity"] = stats.capacity;
+  out["index_bytes"] = stats.index_bytes;
+  out["row_bytes"] = stats.row_bytes;
+  out["lookups"] = c.lookups;
+  out["ids"] = c.ids;
+  out["hits"] = c.hits;
+  out["inserted"] = c.inserted;
+  out["refused_budget"] = c.refused_budget;
+  out["padded"] = c.padded;
+  out["found"] = c.found;
+  out["missing"] = c.missing;
+  out["updates"] = c.updates;
+  out["updated_rows"] = c.updated_rows;
+  out["assigned"] = c.assigned;
+  out["assign_refused"] = c.assign_refused;
+  out["erased"] = c.erased;
+  out["waits"] = c.waits;
+  out["growths"] = c.growths;
+  out["rows_copied"] = c.rows_copied;
+  return out;
+}
+
+inline std::vector<nb::dict> GroupStats(int64_t group, int32_t device) {
+  std::vector<nb::dict> out;
+  std::vector<TableStats> tables;
+  Raise(FindGroup(group, device)->Stats(&tables));
+  for (const TableStats& stats : tables) out.push_back(StatsToDict(stats));
+  return out;
+}
+
+using KeysIn = nb::ndarray<const uint64_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Int64sOut = nb::ndarray<int64_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using BoolsOut = nb::ndarray<uint8_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using FloatsOut = nb::ndarray<float, nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+inline void GetRows(int64_t group, int32_t device, int table, KeysIn keys, BoolsOut found,
+                    FloatsOut rows, FloatsOut state) {
+  Raise(FindGroup(group, device)
+            ->Get({table, keys.data(), static_cast<int64_t>(keys.size()), found.data(), rows.data(),
+                   state.data()}));
+}
+
+// For tests that need keys which collide.
+inline void HomeBuckets(KeysIn keys, uint64_t num_buckets, Int64sOut buckets) {
+  for (size_t i = 0; i < keys.size(); ++i) {
+    buckets.data()[i] = static_cast<int64_t>(HashKey(keys.data()[i]).Home(num_buckets));
+  }
+}
+
+// Adds to the module all but its handlers.
+template <CreateBackend Create>
+void BindGroups(nb::module_& m) {
+  m.def("ffi_api_version",
+        [] { return std::pair<int, int>(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); });
+  m.def("create_group", &CreateGroup<Create>, nb::arg("group"), nb::arg("device"),
+        nb::arg("first_version"), nb::arg("seed"), nb::arg("tables"));
+  m.def(
+      "close_group", [](int64_t group) { Registry::Global().Remove(group); }, nb::arg("group"),
+      nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "version",
+      [](int64_t group, int32_t device) {
+        int32_t version = 0;
+        Raise(FindGroup(group, device)->Version(&version));
+        return version;
+      },
+      nb::arg("group"), nb::arg("device"));
+  m.def(
+      "check", [](int64_t group, int32_t device) { Raise(FindGroup(group, device)->Check()); },
+      nb::arg("group"), nb::arg("device"));
+  m.def("stats", &GroupStats, nb::arg("group"), nb::arg("device"));
+  m.def("get_rows", &GetRows, nb::arg("group"), nb::arg("device"), nb::arg("table"),
+        nb::arg("keys"), nb::arg("found"), nb::arg("rows"), nb::arg("state"));
+  m.def("home_buckets", &HomeBuckets, nb::arg("keys"), nb::arg("num_buckets"), nb::arg("buckets"));
+}
+
+}  // namespace dynemb

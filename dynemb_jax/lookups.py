@@ -1,0 +1,136 @@
+"""lookup: ids to rows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from dynemb_jax._autodiff.lookup import find_with_taps, lookup_with_taps
+from dynemb_jax._primitives.features import COMBINER_CODES, FeaturePlan
+from dynemb_jax.embeddings import Activations, Embeddings, checked_token, nest, unnest
+from dynemb_jax.errors import InputError, typed
+from dynemb_jax.group import Feature, Group
+from dynemb_jax.inputs import FeatureIds, normalize
+
+_ROWS_NAME = "dynemb_rows"
+
+remat_policy = jax.checkpoint_policies.save_only_these_names(_ROWS_NAME)
+"""Policy for ``jax.checkpoint`` that keeps looked-up rows, so that no lookup runs twice."""
+
+
+def _active(group: Group, ids: Any) -> tuple[list[int], list[FeatureIds]]:
+    """Positions and normalized ids of the features that are looked up."""
+    try:
+        leaves = group.treedef.flatten_up_to(ids)
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(
+            f"ids must have the nest of the features, {group.treedef}: {error}; pass None for a "
+            "feature that is not looked up."
+        ) from None
+    positions, inputs = [], []
+    for position, (feature, leaf) in enumerate(zip(group.features, leaves, strict=True)):
+        if leaf is None:
+            continue
+        feature_ids = normalize(leaf, feature.path)
+        _check_feature(feature, feature_ids)
+        positions.append(position)
+        inputs.append(feature_ids)
+    if not positions:
+        raise InputError("lookup got ids for no feature; pass ids for at least one.")
+    return positions, inputs
+
+
+def _check_feature(feature: Feature, ids: FeatureIds) -> None:
+    combiner = feature.config.combiner
+    if combiner is not None and not ids.shape:
+        raise InputError(
+            f"feature {feature.path} pools over the last axis of its ids (combiner={combiner!r}), "
+            "got ids of shape (); pass ids of shape (..., L)."
+        )
+    if combiner is None and ids.weights is not None:
+        raise InputError(
+            f"feature {feature.path} has weights but no combiner to use them; set combiner='sum', "
+            "'mean' or 'sqrtn' in its FeatureConfig, or leave weights out."
+        )
+
+
+def _plans(group: Group, positions: Sequence[int], inputs: Sequence[FeatureIds]) -> Any:
+    plans = []
+    for position, ids in zip(positions, inputs, strict=True):
+        feature = group.features[position]
+        code = COMBINER_CODES[feature.config.combiner]
+        weighted = ids.weights is not None
+        dim = int(feature.config.table.dim)
+        plans.append(FeaturePlan(feature.table, dim, code, ids.wide, ids.padding, weighted))
+    return tuple(plans)
+
+
+def lookup(
+    emb: Embeddings, ids: Any, *, train: bool = True, taps: Any = None
+) -> tuple[Activations, Embeddings]:
+    """Looks ids up: finds or inserts (train), or only finds.
+
+    Args:
+        emb: the current Embeddings. With ``train=False`` an older one will do.
+        ids: in the nest of the features; each leaf an integer array ``(...)``, Keys, Padded, or
+            None to leave the feature out. int32 is sign-extended, uint32 zero-extended to 64 bits;
+            NumPy int64 passed outside of jit keeps all bits, inside of jit JAX has cut it: use
+            :func:`dynemb_jax.keys`.
+        train: True inserts absent keys, with their first values. False changes nothing: an absent
+            key gives its table's ``missing_row``.
+        taps: zeros from :func:`taps`, to receive the gradient of the rows; or None.
+
+    Returns:
+        ``acts`` and the next Embeddings. ``acts.rows`` is float32: ``(..., dim)`` per feature, or
+        with a combiner ``(..., dim)`` of ids ``(..., L)``. Padding gives zeros; a bag of nothing
+        is 0. Weights of Padded are differentiable. Apply acts of a training lookup with
+        :func:`apply_gradients`.
+
+    Raises:
+        InputError: ids of a wrong type, shape or nest, lengths outside of the ids.
+        StaleStateError: emb is not the current state (train only).
+        TableFullError, TableMemoryError: no room for new keys; nothing has changed.
+    """
+    token = checked_token(emb)
+    group = emb.group
+    positions, inputs = _active(group, ids)
+    plans = _plans(group, positions, inputs)
+    tap_leaves = [None] * len(positions)
+    if taps is not None:
+        tap_leaves = unnest(group, positions, taps, "taps")
+        for position, plan, i, tap in zip(positions, plans, inputs, tap_leaves, strict=True):
+            if jnp.shape(tap) != plan.rows_shape(i.ids.shape):
+                raise InputError(
+                    f"feature {group.features[position].path}: taps must have shape "
+                    f"{plan.rows_shape(i.ids.shape)}, got {jnp.shape(tap)}; make them with "
+                    "dynemb_jax.taps(emb, ids)."
+                )
+    verb = lookup_with_taps if train else find_with_taps
+    with typed():
+        results = verb(group.id, plans, token, inputs, tap_leaves)
+        group.settle(results.token)
+    # The name must stand on the outputs: remat does not look into custom derivatives.
+    rows = [checkpoint_name(row, _ROWS_NAME) for row in results.rows]
+    weights = tuple(i.weights for i in inputs) if train else ()
+    residual = (results.header, results.indices, results.unique_rows, weights)
+    static = (group, tuple(positions), plans if train else None)
+    acts = Activations(nest(group, positions, rows), residual, static)
+    return acts, Embeddings(results.token, group)
+
+
+def taps(emb: Embeddings, ids: Any) -> Any:
+    """Zeros shaped like the rows that ``lookup(emb, ids)`` returns, in its nest.
+
+    Differentiating a loss that calls ``lookup(emb, ids, taps=taps)`` for them gives the gradient
+    of the rows, where lookup and loss are one function.
+    """
+    checked_token(emb)
+    positions, inputs = _active(emb.group, ids)
+    plans = _plans(emb.group, positions, inputs)
+    zeros = [
+        jnp.zeros(plan.rows_shape(i.ids.shape), jnp.float32)
+        for plan, i in zip(plans, inputs, strict=True)
+    ]
+    return nest(emb.group, positions, zeros)
