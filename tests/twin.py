@@ -1,5 +1,7 @@
 """A table of the library beside its dictionary: each verb goes to both, the answers must agree."""
 
+import dataclasses
+
 import jax
 import numpy as np
 
@@ -138,3 +140,11 @@ def token_of(emb):
     """The only leaf of a collection."""
     (token,) = jax.tree.leaves(emb)
     return token
+
+
+def contents(emb, table="items"):
+    """Statistics of what a table holds and did; room and waiting are the backend's own affair."""
+    stats = dataclasses.asdict(dj.stats(emb)[table])
+    for room in ("waits", "bytes", "row_bytes", "index_bytes", "capacity", "load", "growths"):
+        stats.pop(room)
+    return stats

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import dynemb_jax as dj
-from tests.twin import Twin, create, keys, random_grads, token_of
+from tests.twin import Twin, contents, create, keys, random_grads, token_of
 
 GRADS = random_grads((2, 4))
 MUTATIONS = {
@@ -33,12 +33,12 @@ def test_state_from_before_a_mutation_is_stale(mutation, use):
     acts = twin.lookup([1, 2])
     old = twin.emb
     new = dj.apply_gradients(old, acts, GRADS) if mutation == "update" else MUTATIONS[mutation](old)
-    before = dj.stats(new)["items"]
+    before = contents(new)
 
     with pytest.raises(dj.errors.StaleStateError):
         USES[use](old)
 
-    assert dj.stats(new)["items"] == before
+    assert contents(new) == before
     USES[use](new)
 
 
