@@ -6,6 +6,7 @@
 
 #include "cuda/call_state.cuh"
 #include "cuda/cuda_backend.h"
+#include "cuda/end_call.cuh"
 #include "cuda/scratch.h"
 #include "memory/cuda_check.h"
 
@@ -68,25 +69,25 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void EndAssignKernel(const __grid_constant__ CallTables tables, LookupScratch scratch,
-                                const int32_t* length, const unsigned long long* refused,
-                                int32_t* token_out) {
-  GroupState& group = *scratch.group;
-  if (!Runs(group)) {
-    *token_out = group.token;
-    return;
+__global__ void __launch_bounds__(kEndThreads)
+    EndAssignKernel(int32_t table, int64_t room, LookupScratch scratch, const int32_t* length,
+                    const unsigned long long* refused, int32_t* token_out,
+                    SnapshotTarget snapshot) {
+  if (threadIdx.x == 0) {
+    GroupState& group = *scratch.group;
+    if (!Runs(group)) {
+      EndUndone(group, token_out);
+    } else {
+      TableState& state = scratch.states[table];
+      BookNewRows(state, scratch.counts[0].new_rows, room);
+      state.counters.assigned += *length - static_cast<int64_t>(*refused);
+      state.counters.assign_refused += static_cast<int64_t>(*refused);
+      NextVersion(group);
+      *token_out = group.version;
+    }
+    ResetCall(group);
   }
-  TableState& state = scratch.states[tables.table[0]];
-  const int64_t added = min(int64_t{scratch.counts[0].new_rows}, tables.room[0]);
-  const int64_t reused = min(added, state.free_count);
-  state.size += added;
-  state.free_count -= reused;
-  state.high_water += added - reused;
-  state.counters.assigned += *length - static_cast<int64_t>(*refused);
-  state.counters.assign_refused += static_cast<int64_t>(*refused);
-  group.version = static_cast<int32_t>(static_cast<uint32_t>(group.version) + 1);
-  group.last_was_lookup = 0;
-  *token_out = group.version;
+  WriteSnapshot(snapshot);
 }
 
 }  // namespace
@@ -127,10 +128,13 @@ Status CudaBackend::Assign(const Executor& exec, TokenPair token, const AssignBa
   WriteKernel<<<Blocks(capacity * 32), kThreads, 0, stream>>>(
       call.scratch, batch.keys.table, capacity, plan.At<int32_t>(last), batch.rows, batch.state,
       plan.At<unsigned long long>(refused));
-  EndAssignKernel<<<1, 1, 0, stream>>>(call.tables, call.scratch, plan.At<int32_t>(length),
-                                       plan.At<unsigned long long>(refused), token.out);
-  table(batch.keys.table).Enqueued(call_ + 1, call.tables.room[0]);
-  return EndCall(exec);
+  SnapshotTarget snapshot;
+  DYNEMB_RETURN_IF_ERROR(snapshots_.Reserve(stream, &snapshot));
+  EndAssignKernel<<<1, kEndThreads, 0, stream>>>(
+      batch.keys.table, call.tables.room[0], call.scratch, plan.At<int32_t>(length),
+      plan.At<unsigned long long>(refused), token.out, snapshot);
+  table(batch.keys.table).Enqueued(snapshots_.last_call(), call.tables.room[0]);
+  return CudaStatus(cudaGetLastError(), "assign");
 }
 
 }  // namespace dynemb

@@ -47,7 +47,7 @@ Status CudaBackend::Init(int32_t first_version) {
   first.version = first_version;
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemcpy(group_, &first, sizeof first, cudaMemcpyHostToDevice));
   state_copy_.resize(static_cast<size_t>(state_bytes));
-  DYNEMB_RETURN_IF_ERROR(snapshots_.Init(state_bytes));
+  DYNEMB_RETURN_IF_ERROR(snapshots_.Init(device_block_, state_bytes));
 
   for (size_t t = 0; t < configs().size(); ++t) {
     const TableConfig& config = configs()[t];
@@ -126,11 +126,6 @@ Status CudaBackend::PollOne(const Executor& exec, bool wait, bool* seen) {
 Status CudaBackend::Poll(const Executor& exec) {
   for (bool seen = true; seen;) DYNEMB_RETURN_IF_ERROR(PollOne(exec, false, &seen));
   return Status();
-}
-
-Status CudaBackend::EndCall(const Executor& exec) {
-  DYNEMB_CUDA_RETURN_IF_ERROR(cudaGetLastError());
-  return snapshots_.Take(group_, static_cast<cudaStream_t>(exec.stream), ++call_);
 }
 
 Status CudaBackend::ReadState() {

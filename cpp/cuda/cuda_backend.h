@@ -47,8 +47,6 @@ class CudaBackend : public Backend {
   // Takes what finished calls reported; the error of one of them is returned once.
   Status Poll(const Executor& exec);
   Status PollOne(const Executor& exec, bool wait, bool* seen);
-  // Copies the state after the call just enqueued, for a later Poll.
-  Status EndCall(const Executor& exec);
   // Waits for the device and copies the state now.
   Status ReadState();
   Status StatusOf(const GroupState& state) const;

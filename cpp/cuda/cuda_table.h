@@ -45,8 +45,8 @@ class CudaTable {
   const RowLayout& layout() const { return layout_; }
   const TableView& view() const { return view_; }
 
-  // Calls in a row that had to count their new keys exactly.
-  int exact_counts = 0;
+  // Calls that found the table short of room since it last got head-room.
+  int tight_calls = 0;
 
  private:
   struct InFlight {

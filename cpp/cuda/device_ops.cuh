@@ -138,7 +138,8 @@ __device__ inline bool IsMeant(const FeatureParam& feature, int64_t id) {
 }
 
 // Feature of this block: features own consecutive blocks.
-__device__ inline const FeatureParam& FeatureOfBlock(const FeatureList& list) {
+template <class List>
+__device__ const FeatureParam& FeatureOfBlock(const List& list) {
   int low = 0, high = list.count - 1;
   while (low < high) {
     const int middle = (low + high + 1) / 2;

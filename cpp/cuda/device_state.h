@@ -56,7 +56,8 @@ struct GroupState {
   int32_t token;       // as given
   int32_t run;         // 1: do the work; 0: leave everything as it is
   int32_t may_replay;  // the token is that of the lookup just done
-  int32_t bad_call;    // its operands are wrong
+  // Collected by the kernels of a lookup, reset at the end of every call.
+  int32_t bad_call;  // its operands are wrong
   uint64_t ids_checksum;
 };
 

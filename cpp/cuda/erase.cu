@@ -3,6 +3,7 @@
 
 #include "cuda/cuda_backend.h"
 #include "cuda/device_ops.cuh"
+#include "cuda/end_call.cuh"
 #include "memory/cuda_check.h"
 
 namespace dynemb {
@@ -10,14 +11,7 @@ namespace {
 
 __global__ void BeginEraseKernel(GroupState* group, const int32_t* token) {
   group->token = *token;
-  group->bad_call = 0;
-  group->may_replay = 0;
   group->run = group->error == DeviceError::kNone && *token == group->version;
-  if (group->error == DeviceError::kNone && group->run == 0) {
-    group->error = DeviceError::kStale;
-    group->error_got = *token;
-    group->error_expected = group->version;
-  }
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -42,19 +36,22 @@ __global__ void __launch_bounds__(kThreads)
   atomicAdd(reinterpret_cast<unsigned long long*>(&state.counters.erased), 1ull);
 }
 
-__global__ void EndEraseKernel(GroupState* group, TableState* states, int32_t table,
-                               int32_t* token_out) {
-  if (group->run == 0) {
-    *token_out = group->token;
-    return;
+__global__ void __launch_bounds__(kEndThreads)
+    EndEraseKernel(GroupState* group, TableState* states, int32_t table, int32_t* token_out,
+                   SnapshotTarget snapshot) {
+  if (threadIdx.x == 0) {
+    if (group->run == 0) {
+      EndUndone(*group, token_out);
+    } else {
+      TableState& state = states[table];
+      const int64_t size = state.high_water - state.free_count;
+      if (size != state.size) ++group->generation;
+      state.size = size;
+      NextVersion(*group);
+      *token_out = group->version;
+    }
   }
-  TableState& state = states[table];
-  const int64_t size = state.high_water - state.free_count;
-  if (size != state.size) ++group->generation;
-  state.size = size;
-  group->version = static_cast<int32_t>(static_cast<uint32_t>(group->version) + 1);
-  group->last_was_lookup = 0;
-  *token_out = group->version;
+  WriteSnapshot(snapshot);
 }
 
 }  // namespace
@@ -69,8 +66,10 @@ Status CudaBackend::Erase(const Executor& exec, TokenPair token, const KeyBatch&
     EraseKernel<<<blocks, kThreads, 0, stream>>>(group_, views_, states_, batch.table, batch.keys,
                                                  batch.count, batch.capacity);
   }
-  EndEraseKernel<<<1, 1, 0, stream>>>(group_, states_, batch.table, token.out);
-  return EndCall(exec);
+  SnapshotTarget snapshot;
+  DYNEMB_RETURN_IF_ERROR(snapshots_.Reserve(stream, &snapshot));
+  EndEraseKernel<<<1, kEndThreads, 0, stream>>>(group_, states_, batch.table, token.out, snapshot);
+  return CudaStatus(cudaGetLastError(), "erase");
 }
 
 }  // namespace dynemb

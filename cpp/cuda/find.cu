@@ -33,9 +33,7 @@ Status CudaBackend::Find(const Executor& exec, TokenPair token, const FindBatch&
                                                  input.padding,
                                                  input.combiner};
     }
-    const uint32_t blocks = LayOutGather(&list);
-    if (blocks == 0) continue;
-    GatherKernel<<<blocks, kThreads, 0, stream>>>(list, views_, FindRows{states_});
+    LaunchGather(list, views_, FindRows{states_}, stream);
   }
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaGetLastError());
   return PassToken(exec, token);

@@ -209,9 +209,9 @@ __device__ void PoolBag(const Rows& rows, const TableView& table, const FeatureP
 
 // Outputs of a block: kThreads ids where they are copied, kThreads / 32 bags where
 // they are pooled.
-template <class Rows>
+template <class List, class Rows>
 __global__ void __launch_bounds__(kThreads)
-    GatherKernel(const __grid_constant__ FeatureList list, const TableView* views, Rows rows) {
+    GatherKernel(const __grid_constant__ List list, const TableView* views, Rows rows) {
   const FeatureParam& feature = FeatureOfBlock(list);
   const TableView& table = views[feature.table];
   const int dim = table.layout.dim;
@@ -280,6 +280,15 @@ inline uint32_t LayOutGather(FeatureList* list) {
     blocks += static_cast<uint32_t>((feature.num_outputs + per_block - 1) / per_block);
   }
   return blocks;
+}
+
+template <class Rows>
+void LaunchGather(FeatureList list, const TableView* views, const Rows& rows, cudaStream_t stream) {
+  const uint32_t blocks = LayOutGather(&list);
+  if (blocks == 0) return;
+  WithFew(list, CallTables{}, [&](const auto& some, const auto&) {
+    GatherKernel<<<blocks, kThreads, 0, stream>>>(some, views, rows);
+  });
 }
 
 }  // namespace dynemb

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "cuda/cuda_backend.h"
+#include "cuda/end_call.cuh"
 #include "cuda/gather_kernels.cuh"
 #include "cuda/lookup_kernels.cuh"
 #include "cuda/scratch.h"
@@ -13,15 +14,17 @@
 namespace dynemb {
 namespace {
 
-// Calls in a row that may count their new keys exactly before the table gets
-// head-room instead.
-constexpr int kExactCounts = 4;
+// Calls that may find a table short of room before it gets head-room.
+constexpr int kTightCalls = 4;
 // Batches that find room without the host waiting, once a table has head-room.
 constexpr int kHeadRoomBatches = 4;
 
 unsigned Blocks(int64_t threads) {
   return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
 }
+
+// Most calls miss nothing: few blocks to find that out.
+unsigned MissBlocks(int64_t num_ids) { return std::min(Blocks(num_ids), 264u); }
 
 __global__ void __launch_bounds__(kThreads) CountElectedKernel(LookupScratch scratch) {
   const uint32_t count = *scratch.miss_count;
@@ -32,46 +35,48 @@ __global__ void __launch_bounds__(kThreads) CountElectedKernel(LookupScratch scr
   }
 }
 
-// One thread: books what the kernels of the call have done.
-__global__ void EndLookupKernel(const __grid_constant__ CallTables tables, LookupScratch scratch,
-                                int32_t* token_out, int32_t* header) {
+template <class Tables>
+__global__ void __launch_bounds__(kEndThreads)
+    EndLookupKernel(const __grid_constant__ Tables tables, LookupScratch scratch,
+                    int32_t* token_out, int32_t* header, SnapshotTarget snapshot) {
   GroupState& group = *scratch.group;
-  header[kHeaderGeneration] = group.generation;
   const bool runs = Runs(group);
-  for (int t = 0; t < tables.count; ++t) {
+  const bool books = runs && group.may_replay == 0;
+  for (int t = static_cast<int>(threadIdx.x); t < tables.count; t += kEndThreads) {
     const CallCounts& counts = scratch.counts[t];
     header[kHeaderCounts + t] = runs ? counts.unique : 0;
-    if (!runs || group.may_replay != 0) continue;
+    if (!books) continue;
     TableState& state = scratch.states[tables.table[t]];
-    const int64_t added = min(int64_t{counts.new_rows}, tables.room[t]);
-    const int64_t reused = min(added, state.free_count);
-    state.size += added;
-    state.free_count -= reused;
-    state.high_water += added - reused;
-    const int64_t ids = tables.unique_capacity[t] - static_cast<int64_t>(counts.padded);
+    const int64_t added = BookNewRows(state, counts.new_rows, tables.room[t]);
+    const int64_t refused = static_cast<int64_t>(counts.refused);
+    const int64_t padded = static_cast<int64_t>(counts.padded);
+    const int64_t ids = tables.unique_capacity[t] - padded;
     state.counters.lookups += 1;
     state.counters.ids += ids;
     state.counters.inserted += added;
-    state.counters.refused_budget += static_cast<int64_t>(counts.refused);
-    state.counters.hits += ids - added - static_cast<int64_t>(counts.refused);
-    state.counters.padded += static_cast<int64_t>(counts.padded);
+    state.counters.refused_budget += refused;
+    state.counters.hits += ids - added - refused;
+    state.counters.padded += padded;
   }
-  if (!runs) {
-    if (group.run != 0 && group.bad_call == 0 && group.error == DeviceError::kNone) {
-      group.error = DeviceError::kStale;  // a fork of the last lookup
-      group.error_got = group.token;
-      group.error_expected = group.version;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    header[kHeaderGeneration] = group.generation;
+    if (!runs) {
+      EndUndone(group, token_out);
+    } else {
+      if (books) {
+        NextVersion(group);
+        group.last_was_lookup = 1;
+        group.last_ids_checksum = group.ids_checksum;
+      }
+      *token_out = group.version;
     }
-    *token_out = group.token;
-    return;
+    ResetCall(group);
   }
-  if (group.may_replay == 0) {
-    group.version = static_cast<int32_t>(static_cast<uint32_t>(group.version) + 1);
-    group.last_was_lookup = 1;
-    group.last_ids_checksum = group.ids_checksum;
-  }
-  *token_out = group.version;
+  WriteSnapshot(snapshot);
 }
+
+__global__ void ResetCallKernel(GroupState* group) { ResetCall(*group); }
 
 }  // namespace
 
@@ -123,10 +128,10 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
   ScratchPlan plan;
   const size_t zeroed = plan.Add<CallCounts>(call->tables.count);
   const size_t miss_count = plan.Add<uint32_t>(1);
+  const size_t miss_slots = plan.Add<int32_t>(slots);
   call->zeroed_bytes = plan.bytes();
   const size_t rows = plan.Add<int64_t>(call->num_ids);
   const size_t misses = plan.Add<Miss>(call->num_ids);
-  const size_t miss_slots = plan.Add<int32_t>(slots);
   DYNEMB_RETURN_IF_ERROR(plan.Allocate(exec));
   call->zeroed = plan.At<void>(zeroed);
   s.counts = plan.At<CallCounts>(zeroed);
@@ -141,22 +146,27 @@ Status CudaBackend::Probe(const Executor& exec, const int32_t* token, DeviceLook
   const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
   call->scratch.epoch = NextEpoch(exec);
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(call->zeroed, 0, call->zeroed_bytes, stream));
-  DYNEMB_CUDA_RETURN_IF_ERROR(
-      cudaMemsetAsync(call->scratch.miss_slots, 0xFF,
-                      (size_t{call->scratch.miss_mask} + 1) * sizeof(int32_t), stream));
-  BeginLookupKernel<<<1, 1, 0, stream>>>(group_, token, call->replayable);
+  if (call->num_ids == 0) {
+    StartEmptyLookupKernel<<<1, 1, 0, stream>>>(group_, token, call->replayable);
+    return CudaStatus(cudaGetLastError(), "lookup");
+  }
   for (size_t l = 0; l < call->lists.size(); ++l) {
     if (call->blocks[l] == 0) continue;
-    ProbeKernel<<<call->blocks[l], kThreads, 0, stream>>>(call->lists[l], call->tables,
-                                                          call->scratch);
+    WithFew(call->lists[l], call->tables, [&](const auto& list, const auto& tables) {
+      ProbeKernel<<<call->blocks[l], kThreads, 0, stream>>>(list, tables, call->scratch, token,
+                                                            call->replayable);
+    });
   }
-  ElectKernel<<<std::min(Blocks(call->num_ids) + 1, 1056u), kThreads, 0, stream>>>(call->scratch);
+  ElectKernel<<<MissBlocks(call->num_ids), kThreads, 0, stream>>>(call->scratch);
   return CudaStatus(cudaGetLastError(), "lookup");
 }
 
 Status CudaBackend::Insert(const Executor& exec, DeviceLookup* call) {
-  InsertKernel<<<std::min(Blocks(call->num_ids) + 1, 1056u), kThreads, 0,
-                 static_cast<cudaStream_t>(exec.stream)>>>(call->tables, call->scratch);
+  if (call->num_ids == 0) return Status();
+  WithFew(FeatureList{}, call->tables, [&](const auto&, const auto& tables) {
+    InsertKernel<<<MissBlocks(call->num_ids), kThreads, 0,
+                   static_cast<cudaStream_t>(exec.stream)>>>(tables, call->scratch);
+  });
   return CudaStatus(cudaGetLastError(), "insert");
 }
 
@@ -164,8 +174,8 @@ Status CudaBackend::CountNewKeys(const Executor& exec, const int32_t* token, Dev
                                  std::vector<int64_t>* new_keys) {
   const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
   DYNEMB_RETURN_IF_ERROR(Probe(exec, token, call));
-  CountElectedKernel<<<std::min(Blocks(call->num_ids) + 1, 1056u), kThreads, 0, stream>>>(
-      call->scratch);
+  CountElectedKernel<<<MissBlocks(call->num_ids) + 1, kThreads, 0, stream>>>(call->scratch);
+  ResetCallKernel<<<1, 1, 0, stream>>>(group_);
   std::vector<CallCounts> counts(static_cast<size_t>(call->tables.count));
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(counts.data(), call->scratch.counts,
                                               counts.size() * sizeof(CallCounts),
@@ -184,6 +194,19 @@ Status CudaBackend::MakeRoom(const Executor& exec, const int32_t* token, DeviceL
   std::vector<size_t> tight;
   for (size_t t = 0; t < call->ids_of_table.size(); ++t) {
     call->tables.room[t] = call->ids_of_table[t];
+    if (fits(t)) continue;
+    // A table that is short of room again and again gets head-room, so that calls
+    // in flight need no waiting.
+    CudaTable& one = table(call->tables.table[t]);
+    if (one.tight_calls++ >= kTightCalls) {
+      const RoomPlan plan =
+          PlanRoom(one.config(), one.room(), one.Bound(), kHeadRoomBatches * call->ids_of_table[t]);
+      if (plan.granted >= call->ids_of_table[t]) {
+        DYNEMB_RETURN_IF_ERROR(one.Grow(exec.stream, plan.room, views_ + call->tables.table[t]));
+        one.tight_calls = 0;
+        continue;
+      }
+    }
     // Waiting for the oldest calls is cheap: the device still has later ones to do.
     while (!fits(t) && !snapshots_.empty()) {
       bool seen = false;
@@ -197,17 +220,6 @@ Status CudaBackend::MakeRoom(const Executor& exec, const int32_t* token, DeviceL
   std::vector<int64_t> new_keys;
   for (size_t t : tight) {
     CudaTable& one = table(call->tables.table[t]);
-    const int64_t ids = call->ids_of_table[t];
-    if (one.exact_counts >= kExactCounts) {
-      const RoomPlan plan =
-          PlanRoom(one.config(), one.room(), one.confirmed_size(), kHeadRoomBatches * ids);
-      if (plan.granted >= ids) {
-        DYNEMB_RETURN_IF_ERROR(one.Grow(exec.stream, plan.room, views_ + call->tables.table[t]));
-        one.exact_counts = 0;
-        continue;
-      }
-    }
-    ++one.exact_counts;
     if (new_keys.empty()) {
       DYNEMB_RETURN_IF_ERROR(CountNewKeys(exec, token, call, &new_keys));
     }
@@ -237,17 +249,19 @@ Status CudaBackend::Lookup(const Executor& exec, TokenPair token, const LookupBa
   DYNEMB_RETURN_IF_ERROR(MakeRoom(exec, token.in, &call));
   DYNEMB_RETURN_IF_ERROR(Probe(exec, token.in, &call));
   DYNEMB_RETURN_IF_ERROR(Insert(exec, &call));
-  for (const FeatureList& given : call.lists) {
-    FeatureList list = given;
-    const uint32_t blocks = LayOutGather(&list);
-    if (blocks == 0) continue;
-    GatherKernel<<<blocks, kThreads, 0, stream>>>(list, views_, TrainRows{call.scratch});
+  for (const FeatureList& list : call.lists) {
+    LaunchGather(list, views_, TrainRows{call.scratch}, stream);
   }
-  EndLookupKernel<<<1, 1, 0, stream>>>(call.tables, call.scratch, token.out, batch.header);
+  SnapshotTarget snapshot;
+  DYNEMB_RETURN_IF_ERROR(snapshots_.Reserve(stream, &snapshot));
+  WithFew(FeatureList{}, call.tables, [&](const auto&, const auto& tables) {
+    EndLookupKernel<<<1, kEndThreads, 0, stream>>>(tables, call.scratch, token.out, batch.header,
+                                                   snapshot);
+  });
   for (size_t t = 0; t < call.ids_of_table.size(); ++t) {
-    table(call.tables.table[t]).Enqueued(call_ + 1, call.tables.room[t]);
+    table(call.tables.table[t]).Enqueued(snapshots_.last_call(), call.tables.room[t]);
   }
-  return EndCall(exec);
+  return CudaStatus(cudaGetLastError(), "lookup");
 }
 
 }  // namespace dynemb

@@ -7,26 +7,45 @@
 
 namespace dynemb {
 
-__global__ void BeginLookupKernel(GroupState* group, const int32_t* token, bool replayable) {
-  group->token = *token;
-  group->ids_checksum = 0;
-  group->bad_call = 0;
-  const bool current = *token == group->version;
-  group->may_replay = static_cast<uint32_t>(*token) + 1 == static_cast<uint32_t>(group->version) &&
-                      group->last_was_lookup != 0 && replayable;
-  group->run = group->error == DeviceError::kNone && (current || group->may_replay);
-  if (group->error == DeviceError::kNone && group->run == 0) {
-    group->error = DeviceError::kStale;
-    group->error_got = *token;
-    group->error_expected = group->version;
+// What a lookup's token says. Every block of the first kernel decides for itself;
+// one writes it down for the kernels after it.
+struct LookupStart {
+  bool run, may_replay;
+};
+
+__device__ inline LookupStart StartLookup(GroupState* group, int32_t token, bool replayable,
+                                          bool writes) {
+  const bool failed = group->error != DeviceError::kNone;
+  const bool current = token == group->version;
+  LookupStart start;
+  start.may_replay = !current && replayable && group->last_was_lookup != 0 &&
+                     static_cast<uint32_t>(token) + 1 == static_cast<uint32_t>(group->version);
+  start.run = !failed && (current || start.may_replay);
+  if (writes) {
+    group->token = token;
+    group->run = start.run;
+    group->may_replay = start.may_replay;
   }
+  return start;
+}
+
+// A lookup of no ids.
+__global__ void StartEmptyLookupKernel(GroupState* group, const int32_t* token, bool replayable) {
+  StartLookup(group, *token, replayable, true);
 }
 
 // One thread an id.
+template <class List, class Tables>
 __global__ void __launch_bounds__(kThreads)
-    ProbeKernel(const __grid_constant__ FeatureList list, const __grid_constant__ CallTables tables,
-                LookupScratch scratch) {
-  if (scratch.group->run == 0) return;
+    ProbeKernel(const __grid_constant__ List list, const __grid_constant__ Tables tables,
+                LookupScratch scratch, const int32_t* token, bool replayable) {
+  // One read for the block: all of its threads go the same way.
+  __shared__ bool run;
+  if (threadIdx.x == 0) {
+    run = StartLookup(scratch.group, *token, replayable, blockIdx.x == 0).run;
+  }
+  __syncthreads();
+  if (!run) return;
   const FeatureParam& feature = FeatureOfBlock(list);
   const TableView& table = scratch.tables[feature.table];
   CallCounts& counts = scratch.counts[feature.call_table];
@@ -112,7 +131,7 @@ __global__ void __launch_bounds__(kThreads) ElectKernel(LookupScratch scratch) {
     uint64_t slot = Mix64(HashKey(miss.key).bits + static_cast<uint64_t>(miss.table));
     for (;; ++slot) {
       const int other =
-          atomicCAS(&scratch.miss_slots[slot & scratch.miss_mask], -1, static_cast<int>(m));
+          atomicCAS(&scratch.miss_slots[slot & scratch.miss_mask], 0, static_cast<int>(m) + 1) - 1;
       if (other == -1) break;
       if (scratch.misses[other].key == miss.key && scratch.misses[other].table == miss.table) {
         scratch.misses[m].winner = other;
@@ -148,8 +167,9 @@ __device__ inline void InitRowByWarp(const TableView& table, Key key, int64_t ro
 
 // Elected misses become rows. Lanes place their keys; the warp then writes the
 // new rows together.
+template <class Tables>
 __global__ void __launch_bounds__(kThreads)
-    InsertKernel(const __grid_constant__ CallTables tables, LookupScratch scratch) {
+    InsertKernel(const __grid_constant__ Tables tables, LookupScratch scratch) {
   const uint32_t count = *scratch.miss_count;
   if (count == 0 || !Runs(*scratch.group)) return;
   const bool replay = scratch.group->may_replay != 0;

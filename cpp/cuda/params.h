@@ -1,6 +1,7 @@
 // Parameters of kernels that are shared between files.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "cuda/device_state.h"
@@ -28,22 +29,59 @@ struct FeatureParam {
   Combiner combiner;
 };
 
-// By value: 128 features fit easily into the 32 KiB of kernel parameters.
+// Lists go to kernels by value. Launches copy their parameters, so most calls use
+// the small size.
+inline constexpr int kFewFeatures = 16;
 inline constexpr int kMaxFeatures = 128;
-struct FeatureList {
-  FeatureParam features[kMaxFeatures];
+template <size_t N>
+struct FeatureListOf {
+  FeatureParam features[N];
   int count;
 };
+using FeatureList = FeatureListOf<kMaxFeatures>;
 
-// Tables of one call, by value as well.
+inline constexpr int kFewTables = 16;
 inline constexpr int kMaxCallTables = 256;
-struct CallTables {
-  int64_t* unique_rows[kMaxCallTables];  // an output: [ids of the table]
-  int64_t unique_capacity[kMaxCallTables];
-  int64_t room[kMaxCallTables];   // new rows that have room
-  int32_t table[kMaxCallTables];  // position in the group
+template <size_t N>
+struct CallTablesOf {
+  int64_t* unique_rows[N];     // an output: [ids of the table]
+  int64_t unique_capacity[N];  // ids of the table
+  int64_t room[N];             // new rows that have room
+  int32_t table[N];            // position in the group
   int count;
 };
+using CallTables = CallTablesOf<kMaxCallTables>;
+
+// The first elements of a list in a smaller one.
+template <size_t N>
+FeatureListOf<N> Few(const FeatureList& list) {
+  FeatureListOf<N> few{};
+  few.count = list.count;
+  for (int i = 0; i < list.count; ++i) few.features[i] = list.features[i];
+  return few;
+}
+template <size_t N>
+CallTablesOf<N> Few(const CallTables& tables) {
+  CallTablesOf<N> few{};
+  few.count = tables.count;
+  for (int i = 0; i < tables.count; ++i) {
+    few.unique_rows[i] = tables.unique_rows[i];
+    few.unique_capacity[i] = tables.unique_capacity[i];
+    few.room[i] = tables.room[i];
+    few.table[i] = tables.table[i];
+  }
+  return few;
+}
+
+// Calls body(list, tables) with both in the smallest size that holds them.
+template <class Body>
+void WithFew(const FeatureList& list, const CallTables& tables, Body&& body) {
+  if (list.count <= kFewFeatures && tables.count <= kFewTables) {
+    body(Few<kFewFeatures>(list), Few<kFewTables>(tables));
+  } else {
+    body(list, tables);
+  }
+}
 
 // An id whose key has no row yet.
 struct Miss {

@@ -23,10 +23,12 @@ struct GradientParam {
   int32_t dim;
 };
 
-struct GradientList {
-  GradientParam features[kMaxFeatures];
+template <size_t N>
+struct GradientListOf {
+  GradientParam features[N];
   int count;
 };
+using GradientList = GradientListOf<kMaxFeatures>;
 
 // One table's share of an update.
 struct UpdateTable {
@@ -37,12 +39,31 @@ struct UpdateTable {
   OptimizerKind kind;
 };
 
-struct UpdateTables {
-  UpdateTable tables[kMaxCallTables];
+template <size_t N>
+struct UpdateTablesOf {
+  UpdateTable tables[N];
   int count;
 };
+using UpdateTables = UpdateTablesOf<kMaxCallTables>;
 
-__device__ inline const UpdateTable& TableOfUnique(const UpdateTables& list, int64_t unique) {
+// As WithFew of params.h.
+template <class Body>
+void WithFew(const GradientList& list, const UpdateTables& tables, Body&& body) {
+  if (list.count > kFewFeatures || tables.count > kFewTables) {
+    body(list, tables);
+    return;
+  }
+  GradientListOf<kFewFeatures> few_list{};
+  UpdateTablesOf<kFewTables> few_tables{};
+  few_list.count = list.count;
+  few_tables.count = tables.count;
+  for (int i = 0; i < list.count; ++i) few_list.features[i] = list.features[i];
+  for (int i = 0; i < tables.count; ++i) few_tables.tables[i] = tables.tables[i];
+  body(few_list, few_tables);
+}
+
+template <class Tables>
+__device__ const UpdateTable& TableOfUnique(const Tables& list, int64_t unique) {
   int low = 0, high = list.count - 1;
   while (low < high) {
     const int middle = (low + high + 1) / 2;
@@ -83,7 +104,8 @@ struct UpdateScratch {
 
 inline constexpr int kHot = 256;  // ids of a row above which it is cut
 
-__device__ inline const GradientParam& GradientOfBlock(const GradientList& list) {
+template <class List>
+__device__ const GradientParam& GradientOfBlock(const List& list) {
   int low = 0, high = list.count - 1;
   while (low < high) {
     const int middle = (low + high + 1) / 2;
@@ -96,7 +118,7 @@ __device__ inline const GradientParam& GradientOfBlock(const GradientList& list)
   return list.features[low];
 }
 
-// Header fields of the lookups are checked here, on the device.
+// Headers of the lookups, for the check that no row has been given away since.
 struct HeaderList {
   const int32_t* headers[kMaxFeatures];
   int count;
@@ -105,16 +127,8 @@ struct HeaderList {
 __global__ void BeginUpdateKernel(GroupState* group, const int32_t* token,
                                   const __grid_constant__ HeaderList list) {
   group->token = *token;
-  group->bad_call = 0;
-  group->may_replay = 0;
   group->run = group->error == DeviceError::kNone && *token == group->version;
-  if (group->error == DeviceError::kNone && group->run == 0) {
-    group->error = DeviceError::kStale;
-    group->error_got = *token;
-    group->error_expected = group->version;
-  }
-  if (group->run == 0) return;
-  for (int i = 0; i < list.count; ++i) {
+  for (int i = 0; i < list.count && group->run != 0; ++i) {
     if (list.headers[i][kHeaderGeneration] != group->generation) {
       group->run = 0;
       group->error = DeviceError::kStaleActs;
@@ -183,8 +197,9 @@ __device__ inline int64_t UniqueOf(const GradientParam& feature, int64_t i) {
 
 // One thread an id: how many ids has its row, which of them is this one. Lanes with
 // the same row take their ranks with one atomic.
+template <class List>
 __global__ void __launch_bounds__(kThreads)
-    RankKernel(const __grid_constant__ GradientList list, UpdateScratch scratch) {
+    RankKernel(const __grid_constant__ List list, UpdateScratch scratch) {
   if (scratch.group->run == 0) return;
   const GradientParam& feature = GradientOfBlock(list);
   const int64_t i = int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x;
@@ -201,8 +216,9 @@ __global__ void __launch_bounds__(kThreads)
       rank + static_cast<uint32_t>(__popc(peers & ((1u << Lane()) - 1)));
 }
 
+template <class List>
 __global__ void __launch_bounds__(kThreads)
-    PermuteKernel(const __grid_constant__ GradientList list, UpdateScratch scratch) {
+    PermuteKernel(const __grid_constant__ List list, UpdateScratch scratch) {
   if (scratch.group->run == 0) return;
   const GradientParam& feature = GradientOfBlock(list);
   const int64_t i = int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cuda/cuda_backend.h"
+#include "cuda/end_call.cuh"
 #include "cuda/scratch.h"
 #include "cuda/update_kernels.cuh"
 #include "memory/cuda_check.h"
@@ -24,21 +25,28 @@ struct UpdatedCounts {
   int count;
 };
 
-__global__ void EndUpdateKernel(GroupState* group, TableState* states, const int32_t* step,
-                                const __grid_constant__ UpdatedCounts updated, int32_t* token_out) {
-  if (group->run == 0) {
-    *token_out = group->token;
-    return;
-  }
-  for (int t = 0; t < updated.count; ++t) {
+template <class Counts>
+__global__ void __launch_bounds__(kEndThreads)
+    EndUpdateKernel(GroupState* group, TableState* states, const int32_t* step,
+                    const __grid_constant__ Counts updated, int32_t* token_out,
+                    SnapshotTarget snapshot) {
+  const bool runs = group->run != 0;
+  for (int t = static_cast<int>(threadIdx.x); runs && t < updated.count; t += kEndThreads) {
     TableCounters& counters = states[updated.table[t]].counters;
     counters.updates += 1;
     counters.updated_rows += *updated.counts[t];
   }
-  group->steps = (*step < 0 ? group->steps : int64_t{*step}) + 1;
-  group->version = static_cast<int32_t>(static_cast<uint32_t>(group->version) + 1);
-  group->last_was_lookup = 0;
-  *token_out = group->version;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    if (runs) {
+      group->steps = (*step < 0 ? group->steps : int64_t{*step}) + 1;
+      NextVersion(*group);
+      *token_out = group->version;
+    } else {
+      EndUndone(*group, token_out);
+    }
+  }
+  WriteSnapshot(snapshot);
 }
 
 // What the scale of a feature's bags takes.
@@ -246,22 +254,29 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
   }
 
   if (blocks > 0 && uniques > 0) {
-    RankKernel<<<blocks, kThreads, 0, stream>>>(gradients, s);
-    DYNEMB_CUDA_RETURN_IF_ERROR(cub::DeviceScan::ExclusiveSum(
-        plan.At<void>(scan), scan_bytes, s.counts, s.offsets, static_cast<int>(uniques), stream));
-    PermuteKernel<<<blocks, kThreads, 0, stream>>>(gradients, s);
-    const unsigned grid = std::min(Blocks(uniques), 132u * 8u);
-    for (int32_t k = 0; k < 4; ++k) {
-      if (!used[static_cast<size_t>(k)]) continue;
-      const OptimizerKind kind = static_cast<OptimizerKind>(k);
-      DispatchRule(kind, [&]<class Rule>() {
-        UpdateKernel<Rule><<<grid, kThreads, 0, stream>>>(gradients, parts, kind, s);
-        UpdateHotKernel<Rule><<<264, kThreads, 0, stream>>>(gradients, parts, kind, s);
-      });
-    }
+    cudaError_t scanned = cudaSuccess;
+    WithFew(gradients, parts, [&](const auto& list, const auto& tables) {
+      RankKernel<<<blocks, kThreads, 0, stream>>>(list, s);
+      scanned = cub::DeviceScan::ExclusiveSum(plan.At<void>(scan), scan_bytes, s.counts, s.offsets,
+                                              static_cast<int>(uniques), stream);
+      PermuteKernel<<<blocks, kThreads, 0, stream>>>(list, s);
+      const unsigned grid = std::min(Blocks(uniques), 132u * 8u);
+      for (int32_t k = 0; k < 4; ++k) {
+        if (!used[static_cast<size_t>(k)]) continue;
+        const OptimizerKind kind = static_cast<OptimizerKind>(k);
+        DispatchRule(kind, [&]<class Rule>() {
+          UpdateKernel<Rule><<<grid, kThreads, 0, stream>>>(list, tables, kind, s);
+          UpdateHotKernel<Rule><<<264, kThreads, 0, stream>>>(list, tables, kind, s);
+        });
+      }
+    });
+    DYNEMB_CUDA_RETURN_IF_ERROR(scanned);
   }
-  EndUpdateKernel<<<1, 1, 0, stream>>>(group_, states_, batch.step, updated, token.out);
-  return EndCall(exec);
+  SnapshotTarget snapshot;
+  DYNEMB_RETURN_IF_ERROR(snapshots_.Reserve(stream, &snapshot));
+  EndUpdateKernel<<<1, kEndThreads, 0, stream>>>(group_, states_, batch.step, updated, token.out,
+                                                 snapshot);
+  return CudaStatus(cudaGetLastError(), "update");
 }
 
 }  // namespace dynemb

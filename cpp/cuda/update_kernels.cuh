@@ -14,7 +14,8 @@ struct Contribution {
   float scale;
 };
 
-__device__ inline Contribution ContributionOf(const GradientList& list, uint32_t id) {
+template <class List>
+__device__ Contribution ContributionOf(const List& list, uint32_t id) {
   int low = 0, high = list.count - 1;
   while (low < high) {
     const int middle = (low + high + 1) / 2;
@@ -74,10 +75,10 @@ __device__ auto WarpTerms(const Rule& rule, const TableView& table, float* row) 
 }
 
 // One warp, one row: sums its ids' gradients and takes the step.
-template <class Rule, int VEC>
-__device__ void UpdateRowByWarp(const Rule& rule, const GradientList& list,
-                                const UpdateScratch& scratch, const TableView& table, int64_t row,
-                                uint32_t begin, uint32_t count) {
+template <class Rule, int VEC, class List>
+__device__ void UpdateRowByWarp(const Rule& rule, const List& list, const UpdateScratch& scratch,
+                                const TableView& table, int64_t row, uint32_t begin,
+                                uint32_t count) {
   constexpr int kUnroll = 4;
   float* values = table.Row(row);
   const auto terms = WarpTerms(rule, table, values);
@@ -122,11 +123,10 @@ __device__ inline StepOperands OperandsOf(const UpdateScratch& scratch, int32_t 
 
 // A warp takes 32 neighbouring unique rows of one table and updates those that
 // have ids; hot ones are handed on in pieces.
-template <class Rule>
+template <class Rule, class List, class Tables>
 __global__ void __launch_bounds__(kThreads)
-    UpdateKernel(const __grid_constant__ GradientList list,
-                 const __grid_constant__ UpdateTables parts, OptimizerKind kind,
-                 UpdateScratch scratch) {
+    UpdateKernel(const __grid_constant__ List list, const __grid_constant__ Tables parts,
+                 OptimizerKind kind, UpdateScratch scratch) {
   if (scratch.group->run == 0) return;
   const int64_t warps = int64_t{gridDim.x} * (kThreads / 32);
   const int64_t warp = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
@@ -176,11 +176,10 @@ __global__ void __launch_bounds__(kThreads)
 
 // A block sums a piece of a hot row; the block that finishes the row's last piece
 // takes the step for it.
-template <class Rule>
+template <class Rule, class List, class Tables>
 __global__ void __launch_bounds__(kThreads)
-    UpdateHotKernel(const __grid_constant__ GradientList list,
-                    const __grid_constant__ UpdateTables parts, OptimizerKind kind,
-                    UpdateScratch scratch) {
+    UpdateHotKernel(const __grid_constant__ List list, const __grid_constant__ Tables parts,
+                    OptimizerKind kind, UpdateScratch scratch) {
   const uint32_t num_pieces = scratch.hot_counts[0];
   if (num_pieces == 0 || scratch.group->run == 0) return;
   __shared__ Contribution shared[kHot];
