@@ -13,7 +13,7 @@ from dynemb_jax import initializers, optimizers
 from dynemb_jax.errors import ConfigError
 
 COMBINERS = (None, "sum", "mean", "sqrtn")
-_NAME = re.compile(r"[A-Za-z0-9_.\-]+")
+_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,255}")
 _MAX_DIM = 1 << 20
 _MAX_ROWS = 1 << 40
 
@@ -91,7 +91,7 @@ class TableConfig(metaclass=_Strict):
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise ConfigError(
-                f"name must be letters, digits, '_', '-' or '.', got {self.name!r}; "
+                f"name must be 1 to 255 letters, digits, '_', '-' or '.', got {self.name!r}; "
                 "write e.g. TableConfig('items', dim=64)."
             )
         if not _is_count(self.dim) or not 0 < self.dim <= _MAX_DIM:

@@ -120,18 +120,25 @@ def create(
             )
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
         raise InputError(f"seed must be an integer, got {seed!r}; pass e.g. seed=0.")
+    if not isinstance(deterministic, bool):
+        raise InputError(f"deterministic must be True or False, got {deterministic!r}.")
     group = Group(features, int(seed))
     if deterministic and group.device.platform != "cpu":
         raise NotImplementedError(
             "deterministic=True is not available yet on a GPU, where equal keys' gradients are "
             "summed in any order; leave it False, or run with JAX_PLATFORMS=cpu."
         )
-    return fresh(group)
+    return at_version(group, group.version())
 
 
-def fresh(group: Group) -> Embeddings:
-    """An Embeddings at the current version of the group."""
-    token = jax.device_put(np.array([group.version()], np.int32), group.device)
+def at_version(group: Group, version: int) -> Embeddings:
+    """An Embeddings of the group whose token is ``version``."""
+    token = jax.device_put(np.array([version], np.int32), group.device)
+    if isinstance(token, Tracer):
+        raise InputError(
+            "create and resync run outside of jit, got called while tracing; call them before and "
+            "pass the Embeddings in."
+        )
     return Embeddings(token, group)
 
 
@@ -179,4 +186,10 @@ def unnest(group: Group, positions: Sequence[int], nest: Any, what: str) -> list
             f"{what} must have the nest of acts.rows, {group.treedef}: {error}; differentiate for "
             "acts.rows and pass the result."
         ) from None
+    for position, leaf in enumerate(leaves):
+        if leaf is not None and position not in positions:
+            raise InputError(
+                f"{what} has a value for feature {group.features[position].path}, which was not "
+                "looked up (its ids were None); leave None there as well."
+            )
     return [leaves[position] for position in positions]

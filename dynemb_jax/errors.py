@@ -57,6 +57,7 @@ class NativeError(DynembError, RuntimeError):
 
 _CLASSES: dict[str, type[DynembError]] = {
     "INVALID_ARGUMENT": InputError,
+    "CONFIG": ConfigError,
     "STALE_STATE": StaleStateError,
     "TABLE_FULL": TableFullError,
     "MEMORY": TableMemoryError,

@@ -1,6 +1,7 @@
 """A table group: the static part of an Embeddings, and the owner of its native tables."""
 
 import hashlib
+import os
 import weakref
 from collections import Counter
 from typing import Any, NoReturn
@@ -80,7 +81,8 @@ class Group:
         self._finalizer = weakref.finalize(self, self.native.close_group, self.id)
 
     def _create(self, seed: int) -> None:
-        first_version = self.id & 0x3FFFFFFF  # tokens of two groups differ
+        # Tokens of two groups, or of two processes, do not pass for each other.
+        first_version = int.from_bytes(os.urandom(4), "little") >> 2
         tables = [_native_fields(table) for table in self.tables]
         with typed(), jax.default_device(self.device):
             self.native.create_group(self.id, self.ordinal, first_version, seed % (1 << 64), tables)
@@ -101,6 +103,11 @@ class Group:
         """The current token's value."""
         with typed():
             return self.native.version(self.id, self.ordinal)
+
+    def renew(self) -> int:
+        """A new current version, which no queued program can overtake."""
+        with typed():
+            return self.native.renew(self.id, self.ordinal)
 
     def settle(self, token: jax.Array) -> jax.Array:
         """Returns the token; where it is concrete, after its call has succeeded.

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from dynemb_jax._primitives.assign import assign as assign_primitive
 from dynemb_jax._primitives.erase import erase as erase_primitive
 from dynemb_jax.config import TableConfig
-from dynemb_jax.embeddings import Embeddings, checked_token, fresh
+from dynemb_jax.embeddings import Embeddings, at_version, checked_token
 from dynemb_jax.errors import InputError, typed
 from dynemb_jax.group import Group
 from dynemb_jax.keys import Keys, keys, to_uint64
@@ -81,16 +82,22 @@ class TableRows(NamedTuple):
     state: dict[str, np.ndarray]  # optimizer state by name: [..., dim], counts int32[...]
 
 
-def _wait(emb: Embeddings) -> Group:
+def _wait(emb: Embeddings, call: str) -> Group:
     """Waits until the tables have done all that led to this Embeddings."""
+    token = checked_token(emb)
+    if isinstance(token, Tracer):
+        raise InputError(
+            f"{call} reads the tables on the host, got a traced Embeddings; call it outside of "
+            "jit, or look keys up with lookup(train=False) inside."
+        )
     with typed():
-        jax.block_until_ready(checked_token(emb))
+        jax.block_until_ready(token)
     return emb.group
 
 
 def stats(emb: Embeddings) -> dict[str, TableStats]:
     """Returns statistics per table name; waits for the token."""
-    group = _wait(emb)
+    group = _wait(emb, "stats")
     with typed():
         native = group.native.stats(group.id, group.ordinal)
     result = {}
@@ -116,7 +123,7 @@ def get(emb: Embeddings, table: str, keys: Any) -> TableRows:
     Raises:
         UnknownTableError, InputError, ClosedError.
     """
-    group = _wait(emb)
+    group = _wait(emb, "get")
     position = group.table_position(table)
     config = group.tables[position]
     words = to_uint64(keys)
@@ -252,19 +259,33 @@ def erase(emb: Embeddings, table: str, keys: Any) -> Embeddings:
 
 
 def resync(emb: Embeddings) -> Embeddings:
-    """Returns an Embeddings at the tables' current version, whatever became of ``emb``.
+    """Returns an Embeddings to go on from the tables as they are, whatever became of ``emb``.
 
-    For going on after a step that failed, or whose result was lost. What the tables had done by
-    then stays done. Waits for nothing: call it when no program of these tables is in flight.
+    For a step that failed or was interrupted, or whose result was lost. What the tables had done
+    by then stays done. Programs that are still queued find their tokens stale and change nothing.
     """
     if not isinstance(emb, Embeddings):
         checked_token(emb)
+    _refuse_traced(emb, "resync")
     emb.group.check_open()
-    return fresh(emb.group)
+    return at_version(emb.group, emb.group.renew())
 
 
 def close(emb: Embeddings) -> None:
-    """Frees the tables; later use of any of their Embeddings raises ClosedError. Idempotent."""
+    """Frees the tables; later use of any of their Embeddings raises ClosedError. Idempotent.
+
+    Compiled functions keep what they were called with alive, tables included: close before a
+    notebook cell creates the same tables again.
+    """
     if not isinstance(emb, Embeddings):
         checked_token(emb)
+    _refuse_traced(emb, "close")
     emb.group.close()
+
+
+def _refuse_traced(emb: Embeddings, call: str) -> None:
+    if isinstance(emb.token, Tracer):
+        raise InputError(
+            f"{call} runs outside of jit, got a traced Embeddings; call it before or after the "
+            "jitted function."
+        )

@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from dynemb_jax.errors import ConfigError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Initializer:
     """A distribution of first values; make one with the functions of this module."""
 
     kind: int
     parameter: float | None  # None: 1 / sqrt(dim)
+
+    def __repr__(self) -> str:
+        name = ("constant", "uniform", "normal", "truncated_normal")[self.kind]
+        return f"{name}({'' if self.parameter is None else self.parameter})"
 
     def resolve(self, dim: int) -> float:
         """The constant, half width or standard deviation for rows of ``dim`` columns."""

@@ -81,6 +81,12 @@ def to_uint64(values: Any) -> np.ndarray:
     Raises:
         InputError: not integers, or integers beyond 64 bits.
     """
+    if isinstance(values, Tracer) or (
+        isinstance(values, Keys) and isinstance(values.pairs, Tracer)
+    ):
+        raise InputError(
+            "keys of a host call must be concrete, got traced ones; call it outside of jit."
+        )
     if isinstance(values, Keys):
         pairs = np.ascontiguousarray(np.asarray(values.pairs))
         return pairs.view(np.dtype("<u8")).reshape(values.shape)
@@ -108,10 +114,15 @@ def _from_sequence(values: Any) -> np.ndarray:
         raise InputError(f"keys must form an array, got {values!r}: {error}.") from None
     flat = array.ravel()
     wrong = {type(v).__name__ for v in flat if isinstance(v, bool) or not isinstance(v, _INTEGERS)}
+    if wrong & {"list", "tuple"}:
+        raise InputError(
+            f"keys must form an array, got rows of different lengths, {values!r}; pad them, and "
+            "say which are meant with dynemb_jax.Padded."
+        )
     if wrong:
         raise InputError(
-            f"keys must be integers in an array, got {', '.join(sorted(wrong))}; hash strings "
-            "with dynemb_jax.hash_keys, and pad rows of different lengths."
+            f"keys must be integers, got {', '.join(sorted(wrong))}; hash strings with "
+            "dynemb_jax.hash_keys."
         )
     if any(not -(1 << 63) <= int(v) < 1 << 64 for v in flat):
         raise InputError(

@@ -93,6 +93,11 @@ def lookup(
         StaleStateError: emb is not the current state (train only).
         TableFullError, TableMemoryError: no room for new keys; nothing has changed.
     """
+    if not isinstance(train, bool):
+        raise InputError(
+            f"train must be True or False, got {train!r}; it chooses the program, so it cannot be "
+            "traced: make it a static argument."
+        )
     token = checked_token(emb)
     group = emb.group
     positions, inputs = _active(group, ids)

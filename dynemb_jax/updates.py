@@ -5,6 +5,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 from dynemb_jax._primitives.count_steps import count_steps
 from dynemb_jax._primitives.lookup import tables_of
@@ -72,7 +74,7 @@ def apply_gradients(
         if count is None and any(callable(rate) for rate in rates):
             token, count = count_steps(group.id, token)
     values = [_rate(rate, count) for rate in rates]
-    native_step = jnp.asarray(_OWN_STEP if step is None else step, jnp.int32).reshape(1)
+    native_step = _step(step)
     with typed():
         operands = [token, jnp.stack(values), native_step, *operands]
         token = group.settle(update(group.id, plans, operands))
@@ -80,7 +82,33 @@ def apply_gradients(
 
 
 def _rate(rate: Rate, step: Any) -> jax.Array:
-    return jnp.asarray(rate(step) if callable(rate) else rate, jnp.float32).reshape(())
+    value = rate(step) if callable(rate) else rate
+    try:
+        array = jnp.asarray(value).astype(jnp.float32)
+    except (TypeError, ValueError):
+        array = None
+    if array is None or array.size != 1:
+        raise InputError(
+            f"learning_rate must be a number, a schedule that gives one, or a traced scalar, got "
+            f"{value!r}; it is one for all tables, set different ones in their optimizers."
+        )
+    if not isinstance(array, Tracer) and not np.isfinite(array).all():
+        raise InputError(f"learning_rate must be finite, got {value!r}; pass e.g. 0.05.")
+    return array.reshape(())
+
+
+def _step(step: Any) -> Any:
+    """The step operand: the caller's, or the mark for the group's own count."""
+    if step is None:
+        return jnp.full(1, _OWN_STEP, jnp.int32)
+    dtype = getattr(step, "dtype", np.dtype(type(step)) if isinstance(step, int) else None)
+    is_count = dtype is not None and np.dtype(dtype).kind in "iu" and jnp.size(step) == 1
+    if not is_count or (not isinstance(step, Tracer) and int(step) < 0):
+        raise InputError(
+            f"step must be a whole number, 0 or more, got {step!r}; it is the number of updates "
+            "done before, None counts them here."
+        )
+    return jnp.asarray(step).astype(jnp.int32).reshape(1)
 
 
 def _checked_grads(group: Group, acts: Activations, grads: Any) -> list[jax.Array]:

@@ -12,6 +12,7 @@ namespace dynemb {
 enum class StatusCode {
   kOk,
   kInvalidArgument,
+  kConfig,
   kStaleState,
   kTableFull,
   kMemory,
@@ -38,6 +39,8 @@ class [[nodiscard]] Status {
         return "OK";
       case StatusCode::kInvalidArgument:
         return "INVALID_ARGUMENT";
+      case StatusCode::kConfig:
+        return "CONFIG";
       case StatusCode::kStaleState:
         return "STALE_STATE";
       case StatusCode::kTableFull:

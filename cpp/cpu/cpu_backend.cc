@@ -11,7 +11,7 @@ Status CpuBackend::Create(std::vector<TableConfig> configs, int32_t first_versio
     created->tables_.push_back(std::make_unique<CpuTable>(config));
     DYNEMB_RETURN_IF_ERROR(created->tables_.back()->Init());
   }
-  created->version_ = static_cast<uint32_t>(first_version);
+  created->first_version_ = created->version_ = static_cast<uint32_t>(first_version);
   *backend = std::move(created);
   return Status();
 }
@@ -26,6 +26,11 @@ Status CpuBackend::CheckToken(int32_t token) const {
                     "; use the Embeddings that the last lookup, apply_gradients, assign or erase "
                     "returned, or call dynemb_jax.resync(emb) to go on from the tables as they "
                     "are.");
+}
+
+Status CpuBackend::CheckFindToken(int32_t token) const {
+  const uint32_t age = static_cast<uint32_t>(token) - first_version_;
+  return age <= version_ - first_version_ ? Status() : CheckToken(token);
 }
 
 Status CpuBackend::CheckLookupToken(int32_t token, uint64_t ids_checksum, bool* replay) const {
@@ -48,6 +53,14 @@ Status CpuBackend::CountSteps(const Executor&, TokenPair token, int32_t* steps) 
 
 Status CpuBackend::Version(int32_t* version) {
   std::shared_lock<std::shared_mutex> lock(mutex_);
+  *version = static_cast<int32_t>(version_);
+  return Status();
+}
+
+Status CpuBackend::Renew(int32_t* version) {
+  std::unique_lock<std::shared_mutex> lock(mutex_);
+  version_ += kRenewStep;
+  last_was_lookup_ = false;
   *version = static_cast<int32_t>(version_);
   return Status();
 }

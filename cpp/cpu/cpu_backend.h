@@ -29,6 +29,7 @@ class CpuBackend : public Backend {
   Status Get(const GetBatch& batch) override;
   Status Check() override { return Status(); }  // the host fails in the call itself
   Status Version(int32_t* version) override;
+  Status Renew(int32_t* version) override;
   Status Stats(std::vector<TableStats>* stats) override;
 
  private:
@@ -36,6 +37,8 @@ class CpuBackend : public Backend {
 
   CpuTable& table(int position) { return *tables_[static_cast<size_t>(position)]; }
   Status CheckToken(int32_t token) const;
+  // A find may use an older token of this group, not one of elsewhere.
+  Status CheckFindToken(int32_t token) const;
   // As CheckToken, but lets the repetition of the last lookup pass: *replay.
   Status CheckLookupToken(int32_t token, uint64_t ids_checksum, bool* replay) const;
   // Ends a verb that changed the group.
@@ -43,6 +46,7 @@ class CpuBackend : public Backend {
 
   std::shared_mutex mutex_;
   std::vector<std::unique_ptr<CpuTable>> tables_;
+  uint32_t first_version_ = 0;
   uint32_t version_ = 0;    // wraps; shown to the outside as int32
   int64_t steps_ = 0;       // updates done
   int32_t generation_ = 0;  // erase calls that freed rows

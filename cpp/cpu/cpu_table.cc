@@ -7,14 +7,10 @@ namespace dynemb {
 
 Status CpuTable::Init() {
   DYNEMB_RETURN_IF_ERROR(index_.Grow(1));
-  int64_t granted = 0;
-  DYNEMB_RETURN_IF_ERROR(MakeRoom(config_.initial_rows, &granted));
-  if (granted < config_.initial_rows) {
-    return TableFull("table '", config_.name, "': initial_rows=", config_.initial_rows,
-                     " do not fit into max_bytes=", config_.max_bytes, " (", granted,
-                     " do); lower initial_rows or raise max_bytes.");
-  }
-  counters.growths = 0;  // of its own accord so far
+  const RoomPlan plan = PlanRoom(config_, Room{1, 0}, 0, config_.initial_rows);
+  if (plan.granted < config_.initial_rows) return InitialRowsDoNotFit(config_, plan);
+  DYNEMB_RETURN_IF_ERROR(pool_.Grow(plan.room.row_capacity));
+  DYNEMB_RETURN_IF_ERROR(index_.Grow(plan.room.num_buckets));
   return Status();
 }
 

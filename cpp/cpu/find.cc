@@ -44,6 +44,7 @@ void FindFeature(CpuTable& table, const FeatureInput& feature, float* out) {
 
 Status CpuBackend::Find(const Executor&, TokenPair token, const FindBatch& batch) {
   std::shared_lock<std::shared_mutex> lock(mutex_);
+  DYNEMB_RETURN_IF_ERROR(CheckFindToken(*token.in));
   for (const FeatureInput& feature : batch.features) {
     DYNEMB_RETURN_IF_ERROR(CheckLengths(feature));
   }

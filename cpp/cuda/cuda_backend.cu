@@ -55,11 +55,7 @@ Status CudaBackend::Init(int32_t first_version) {
                                            sizeof config.optimizer, cudaMemcpyHostToDevice));
     tables_.push_back(std::make_unique<CudaTable>(config));
     RoomPlan plan = PlanRoom(config, Room{1, 0}, 0, config.initial_rows);
-    if (plan.granted < config.initial_rows) {
-      return TableFull("table '", config.name, "': initial_rows=", config.initial_rows,
-                       " do not fit into max_bytes=", config.max_bytes, " (", plan.granted,
-                       " do); lower initial_rows or raise max_bytes.");
-    }
+    if (plan.granted < config.initial_rows) return InitialRowsDoNotFit(config, plan);
     DYNEMB_RETURN_IF_ERROR(tables_.back()->Grow(nullptr, plan.room, views_ + t));
   }
   return CudaStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
@@ -149,6 +145,15 @@ Status CudaBackend::Version(int32_t* version) {
   DYNEMB_RETURN_IF_ERROR(ReadState());
   *version = reinterpret_cast<const GroupState*>(state_copy_.data())->version;
   return Status();
+}
+
+Status CudaBackend::Renew(int32_t* version) {
+  DYNEMB_RETURN_IF_ERROR(Version(version));
+  std::lock_guard<std::mutex> lock(mutex_);
+  *version = static_cast<int32_t>(static_cast<uint32_t>(*version) + kRenewStep);
+  DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemset(&group_->last_was_lookup, 0, sizeof(int32_t)));
+  return CudaStatus(cudaMemcpy(&group_->version, version, sizeof *version, cudaMemcpyHostToDevice),
+                    "cudaMemcpy");
 }
 
 Status CudaBackend::Stats(std::vector<TableStats>* stats) {

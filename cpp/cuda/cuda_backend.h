@@ -36,6 +36,7 @@ class CudaBackend : public Backend {
   Status Get(const GetBatch& batch) override;
   Status Check() override;
   Status Version(int32_t* version) override;
+  Status Renew(int32_t* version) override;
   Status Stats(std::vector<TableStats>* stats) override;
 
  private:

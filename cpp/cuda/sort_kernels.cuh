@@ -76,7 +76,7 @@ __device__ const UpdateTable& TableOfUnique(const Tables& list, int64_t unique) 
   return list.tables[low];
 }
 
-// A part of a row's ids, summed by one block.
+// A part of a row's ids, summed by one warp.
 struct HotPiece {
   uint32_t unique;
   int32_t begin, count;  // among the sorted ids
@@ -102,7 +102,7 @@ struct UpdateScratch {
   int64_t num_uniques;
 };
 
-inline constexpr int kHot = 256;  // ids of a row above which it is cut
+inline constexpr uint32_t kHot = 64;  // ids of a row above which it is cut, and of a piece
 
 template <class List>
 __device__ const GradientParam& GradientOfBlock(const List& list) {
@@ -195,25 +195,46 @@ __device__ inline int64_t UniqueOf(const GradientParam& feature, int64_t i) {
   return feature.first_unique + unique;
 }
 
-// One thread an id: how many ids has its row, which of them is this one. Lanes with
-// the same row take their ranks with one atomic.
+// Rows that come early are the frequent ones: they are counted per block before
+// they touch global counters, where thousands of warps would queue for one word.
+inline constexpr int kEarlyRows = 2048;
+inline constexpr int kIdsPerThread = 8;
+
+// How many ids has each row, and which of them is this one.
 template <class List>
 __global__ void __launch_bounds__(kThreads)
     RankKernel(const __grid_constant__ List list, UpdateScratch scratch) {
   if (scratch.group->run == 0) return;
+  __shared__ uint32_t early[kEarlyRows];
+  for (int r = static_cast<int>(threadIdx.x); r < kEarlyRows; r += kThreads) early[r] = 0;
+  __syncthreads();
   const GradientParam& feature = GradientOfBlock(list);
-  const int64_t i = int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x;
-  const int64_t unique = i < feature.num_ids ? UniqueOf(feature, i) : -1;
-  const unsigned peers = __match_any_sync(kFullWarp, static_cast<int>(unique));
-  if (unique < 0) return;
-  const int leader = __ffs(static_cast<int>(peers)) - 1;
-  uint32_t rank = 0;
-  if (Lane() == leader) {
-    rank = atomicAdd(&scratch.counts[unique], static_cast<uint32_t>(__popc(peers)));
+  const int64_t first =
+      int64_t{blockIdx.x - feature.first_block} * (kThreads * kIdsPerThread) + threadIdx.x;
+  int64_t rows[kIdsPerThread];  // -1: no row
+  uint32_t ranks[kIdsPerThread];
+#pragma unroll
+  for (int k = 0; k < kIdsPerThread; ++k) {
+    const int64_t i = first + k * kThreads;
+    rows[k] = i < feature.num_ids ? UniqueOf(feature, i) - feature.first_unique : -1;
+    ranks[k] = 0;
+    if (rows[k] >= kEarlyRows) {
+      ranks[k] = atomicAdd(&scratch.counts[feature.first_unique + rows[k]], 1u);
+    } else if (rows[k] >= 0) {
+      ranks[k] = atomicAdd(&early[rows[k]], 1u);
+    }
   }
-  rank = __shfl_sync(peers, rank, leader);
-  scratch.ranks[feature.first_id + i] =
-      rank + static_cast<uint32_t>(__popc(peers & ((1u << Lane()) - 1)));
+  __syncthreads();
+  for (int r = static_cast<int>(threadIdx.x); r < kEarlyRows; r += kThreads) {
+    if (early[r] != 0) early[r] = atomicAdd(&scratch.counts[feature.first_unique + r], early[r]);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < kIdsPerThread; ++k) {
+    if (rows[k] < 0) continue;
+    const uint32_t before = rows[k] < kEarlyRows ? early[rows[k]] : 0;
+    scratch.ranks[feature.first_id + first + k * kThreads] = before + ranks[k];
+  }
 }
 
 template <class List>
@@ -221,12 +242,16 @@ __global__ void __launch_bounds__(kThreads)
     PermuteKernel(const __grid_constant__ List list, UpdateScratch scratch) {
   if (scratch.group->run == 0) return;
   const GradientParam& feature = GradientOfBlock(list);
-  const int64_t i = int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x;
-  if (i >= feature.num_ids) return;
-  const int64_t unique = UniqueOf(feature, i);
-  if (unique < 0) return;
-  const int64_t id = feature.first_id + i;
-  scratch.sorted[scratch.offsets[unique] + scratch.ranks[id]] = static_cast<uint32_t>(id);
+  const int64_t first =
+      int64_t{blockIdx.x - feature.first_block} * (kThreads * kIdsPerThread) + threadIdx.x;
+#pragma unroll
+  for (int k = 0; k < kIdsPerThread; ++k) {
+    const int64_t i = first + k * kThreads;
+    const int64_t unique = i < feature.num_ids ? UniqueOf(feature, i) : -1;
+    if (unique < 0) continue;
+    const int64_t id = feature.first_id + i;
+    scratch.sorted[scratch.offsets[unique] + scratch.ranks[id]] = static_cast<uint32_t>(id);
+  }
 }
 
 }  // namespace dynemb

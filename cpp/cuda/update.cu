@@ -94,7 +94,7 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
   // 32. A table with one list keeps the numbers of its lookup.
   UpdateTables parts{};
   UpdatedCounts updated{};
-  int64_t uniques = 0, max_dim = 1;
+  int64_t uniques = 0, max_dim = 4;
   std::vector<int64_t> first_unique(tables_.size(), -1);
   std::vector<int> list_count(tables_.size(), 0);
   std::vector<bool> used(4, false);
@@ -116,7 +116,7 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
     updated.table[updated.count++] = t;
     used[static_cast<size_t>(config.optimizer.kind)] = true;
     uniques += (capacity + 31) / 32 * 32;
-    max_dim = std::max<int64_t>(max_dim, config.dim);
+    max_dim = std::max<int64_t>(max_dim, RowLayout::Padded(config.dim));
   }
 
   GradientList gradients{};
@@ -148,7 +148,7 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
       bags.push_back({pooled ? given.num_bags : 0, given.combiner});
       lookup_of_feature.push_back(l);
       ids += given.NumIds();
-      blocks += Blocks(given.NumIds());
+      blocks += Blocks((given.NumIds() + kIdsPerThread - 1) / kIdsPerThread);
     }
   }
   if (ids > INT32_MAX) {
@@ -163,7 +163,7 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
       static_cast<int>(uniques), stream));
   // A row is hot above kHot ids: there are fewer than ids / kHot of them, and each
   // has one piece that is not full.
-  const int64_t max_hot = ids / kHot + 1;
+  const int64_t max_hot = ids / int64_t{kHot} + 1;
   ScratchPlan plan;
   const size_t counts = plan.Add<uint32_t>(uniques);
   const size_t hot_counts = plan.Add<uint32_t>(2);
@@ -266,7 +266,7 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
         const OptimizerKind kind = static_cast<OptimizerKind>(k);
         DispatchRule(kind, [&]<class Rule>() {
           UpdateKernel<Rule><<<grid, kThreads, 0, stream>>>(list, tables, kind, s);
-          UpdateHotKernel<Rule><<<264, kThreads, 0, stream>>>(list, tables, kind, s);
+          UpdateHotKernel<Rule><<<132 * 8, kThreads, 0, stream>>>(list, tables, kind, s);
         });
       }
     });

@@ -29,6 +29,7 @@ xffi::Error ToFfiError(const Status& status) {
     case StatusCode::kOk:
       return xffi::Error::Success();
     case StatusCode::kInvalidArgument:
+    case StatusCode::kConfig:
       code = xffi::ErrorCode::kInvalidArgument;
       break;
     case StatusCode::kStaleState:

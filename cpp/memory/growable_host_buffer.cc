@@ -13,6 +13,7 @@ namespace dynemb {
 namespace {
 
 constexpr Bytes kHugePage = Bytes{2} << 20;
+constexpr Bytes kLeastReserved = Bytes{64} << 20;
 
 Bytes RoundUp(Bytes bytes, Bytes unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -53,35 +54,38 @@ GrowableHostBuffer& GrowableHostBuffer::operator=(GrowableHostBuffer&& other) no
   return *this;
 }
 
-// Twice the machine's memory: more than can ever be committed, yet small enough
-// for thousands of tables in a 47-bit address space.
-Status GrowableHostBuffer::Reserve() {
-  Bytes wanted = RoundUp(2 * PhysicalBytes(), kHugePage);
-  void* base = mmap(nullptr, static_cast<size_t>(wanted), PROT_NONE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) {
-    return MemoryError("could not reserve ", wanted, " bytes of address space (",
-                       std::strerror(errno),
-                       "); raise the address-space limit (ulimit -v) or close unused tables.");
+// As much as the machine has: more can never be committed. Many tables on a large
+// machine, or a limit on addresses, leave less: then half of it, and so on.
+Status GrowableHostBuffer::Reserve(Bytes at_least) {
+  const Bytes least = std::max(RoundUp(at_least, kHugePage), kLeastReserved);
+  for (Bytes wanted = RoundUp(PhysicalBytes(), kHugePage); wanted >= least; wanted /= 2) {
+    wanted = RoundUp(wanted, kHugePage);
+    void* base = mmap(nullptr, static_cast<size_t>(wanted), PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) continue;
+    base_ = static_cast<std::byte*>(base);
+    reserved_ = wanted;
+    return Status();
   }
-  base_ = static_cast<std::byte*>(base);
-  reserved_ = wanted;
-  return Status();
+  return MemoryError("could not reserve ", least, " bytes of address space (", std::strerror(errno),
+                     "); raise the limit (ulimit -v) or close tables that are not used.");
 }
 
 Status GrowableHostBuffer::Commit(Bytes bytes) {
   if (bytes <= committed_) return Status();
-  if (base_ == nullptr) DYNEMB_RETURN_IF_ERROR(Reserve());
   // Whole huge pages once the buffer is large: one fault for 2 MiB, not for 4 KiB.
   Bytes target = RoundUp(bytes, bytes >= kHugePage ? kHugePage : PageBytes());
   Bytes more = target - committed_;
   Bytes available = AvailableBytes();
-  if (target > reserved_ || (available >= 0 && more > available)) {
+  const bool beyond = base_ != nullptr && target > reserved_;
+  if (beyond || (available >= 0 && more > available)) {
     return MemoryError(
         "host memory exhausted: a table needs ", more, " more bytes, the machine has ", available,
         " available of ", PhysicalBytes(),
-        "; set max_bytes in TableConfig, use fewer or narrower rows, or erase keys.");
+        "; close tables that are not used (dynemb_jax.close), lower initial_rows or set max_bytes "
+        "in TableConfig, or use fewer or narrower rows.");
   }
+  if (base_ == nullptr) DYNEMB_RETURN_IF_ERROR(Reserve(target));
   std::byte* begin = base_ + committed_;
   if (mprotect(begin, static_cast<size_t>(more), PROT_READ | PROT_WRITE) != 0) {
     return MemoryError("could not commit ", more, " bytes of host memory (", std::strerror(errno),

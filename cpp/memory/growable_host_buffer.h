@@ -28,7 +28,7 @@ class GrowableHostBuffer {
   Bytes committed() const { return committed_; }
 
  private:
-  Status Reserve();
+  Status Reserve(Bytes at_least);
   void Release();
 
   std::byte* base_ = nullptr;

@@ -139,6 +139,14 @@ void BindGroups(nb::module_& m) {
       },
       nb::arg("group"), nb::arg("device"));
   m.def(
+      "renew",
+      [](int64_t group, int32_t device) {
+        int32_t version = 0;
+        Raise(FindGroup(group, device)->Renew(&version));
+        return version;
+      },
+      nb::arg("group"), nb::arg("device"));
+  m.def(
       "check", [](int64_t group, int32_t device) { Raise(FindGroup(group, device)->Check()); },
       nb::arg("group"), nb::arg("device"));
   m.def("stats", &GroupStats, nb::arg("group"), nb::arg("device"));

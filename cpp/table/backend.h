@@ -28,6 +28,9 @@ struct TokenPair {
   int32_t* out;
 };
 
+// How far Renew moves: more than programs can be queued.
+inline constexpr uint32_t kRenewStep = 1u << 16;
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -46,6 +49,9 @@ class Backend {
   // The failure that a finished call has left on a device, once.
   virtual Status Check() = 0;
   virtual Status Version(int32_t* version) = 0;
+  // Moves the version far ahead: programs that are still queued become stale, and
+  // the new version holds. Reports no earlier failure.
+  virtual Status Renew(int32_t* version) = 0;
   virtual Status Stats(std::vector<TableStats>* stats) = 0;
 
   const std::vector<TableConfig>& configs() const { return configs_; }

@@ -49,4 +49,11 @@ RoomPlan PlanRoom(const TableConfig& config, const Room& now, int64_t rows, int6
   return {Room{buckets, capacity}, held - rows};
 }
 
+Status InitialRowsDoNotFit(const TableConfig& config, const RoomPlan& plan) {
+  return MakeStatus(StatusCode::kConfig, "table '", config.name,
+                    "': initial_rows=", config.initial_rows,
+                    " do not fit into max_bytes=", config.max_bytes, ", ", plan.granted,
+                    " rows do; lower initial_rows or raise max_bytes.");
+}
+
 }  // namespace dynemb

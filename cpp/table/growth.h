@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/bucket.h"
+#include "core/status.h"
 #include "core/types.h"
 #include "table/table_config.h"
 
@@ -35,5 +36,8 @@ struct RoomPlan {
 // load limit asks; rows grow by an eighth or by what is needed, whichever is
 // more, and never beyond the budget.
 RoomPlan PlanRoom(const TableConfig& config, const Room& now, int64_t rows, int64_t new_rows);
+
+// Of a table whose initial_rows exceed its max_bytes.
+Status InitialRowsDoNotFit(const TableConfig& config, const RoomPlan& plan);
 
 }  // namespace dynemb

@@ -45,6 +45,14 @@ def define(
     rule = jax.ffi.ffi_lowering(name, has_side_effect=True, operand_output_aliases={0: 0})
 
     def lower(ctx: Any, *operands: Any, group: int, plan: tuple[int, ...], **_: Any) -> Any:
+        # Without shard_map XLA would run the call once per device, on the whole batch.
+        devices = getattr(ctx.module_context.axis_context, "num_devices", 1)
+        if devices is not None and devices > 1:
+            raise NotImplementedError(
+                f"{verb} in a program for {devices} devices is not available yet: tables live on "
+                "one device. Keep the Embeddings and its ids on that device, in a program of its "
+                "own, and move acts.rows to the others."
+            )
         return rule(ctx, *operands, group=np.int64(group), plan=np.array(plan, np.int64))
 
     for platform in ("cpu", "cuda"):
