@@ -82,7 +82,8 @@ class Group:
 
     def _create(self, seed: int) -> None:
         # Tokens of two groups, or of two processes, do not pass for each other.
-        first_version = int.from_bytes(os.urandom(4), "little") >> 2
+        # 23 bits: float32 can hold them, so arithmetic on a token shows.
+        first_version = int.from_bytes(os.urandom(3), "little") >> 1
         tables = [_native_fields(table) for table in self.tables]
         with typed(), jax.default_device(self.device):
             self.native.create_group(self.id, self.ordinal, first_version, seed % (1 << 64), tables)

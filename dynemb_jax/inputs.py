@@ -145,6 +145,9 @@ def normalize(leaf: Any, path: str) -> FeatureIds:
         return FeatureIds(array, wide, PADDING_NONE, None, None)
     weights = None if padded.weights is None else jnp.asarray(padded.weights).astype(jnp.float32)
     if padded.lengths is not None:
-        pad = jnp.asarray(padded.lengths).astype(jnp.int32)
+        # Before 64 bits are cut: what is out of range has to stay so.
+        bound = (array.shape[:-1] if wide else array.shape)[-1] + 1
+        clip = np.clip if isinstance(padded.lengths, np.ndarray) else jnp.clip
+        pad = jnp.asarray(clip(padded.lengths, -1, bound).astype(np.int32))
         return FeatureIds(array, wide, PADDING_LENGTHS, pad, weights)
     return FeatureIds(array, wide, PADDING_MASK, jnp.asarray(padded.mask), weights)

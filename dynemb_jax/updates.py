@@ -1,5 +1,6 @@
 """apply_gradients: from gradients of looked-up rows to the next state."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -101,11 +102,11 @@ def _step(step: Any) -> Any:
     """The step operand: the caller's, or the mark for the group's own count."""
     if step is None:
         return jnp.full(1, _OWN_STEP, jnp.int32)
-    dtype = getattr(step, "dtype", np.dtype(type(step)) if isinstance(step, int) else None)
-    is_count = dtype is not None and np.dtype(dtype).kind in "iu" and jnp.size(step) == 1
-    if not is_count or (not isinstance(step, Tracer) and int(step) < 0):
+    dtype = np.dtype(np.int64) if type(step) is int else getattr(step, "dtype", None)
+    is_count = dtype is not None and dtype.kind in "iu" and jnp.size(step) == 1
+    if not is_count or (not isinstance(step, Tracer) and not 0 <= int(step) < 1 << 31):
         raise InputError(
-            f"step must be a whole number, 0 or more, got {step!r}; it is the number of updates "
+            f"step must be a whole number in [0, 2**31), got {step!r}; it is the number of updates "
             "done before, None counts them here."
         )
     return jnp.asarray(step).astype(jnp.int32).reshape(1)
@@ -164,5 +165,6 @@ def _unstacked(
     plan = _residual_plan(acts)
     if lead == 0:
         return [(plan, operands)]
-    flat = [operand.reshape(-1, *operand.shape[lead:]) for operand in operands]
-    return [(plan, [operand[i] for operand in flat]) for i in range(flat[0].shape[0])]
+    count = math.prod(acts.header.shape[:lead])
+    flat = [operand.reshape(count, *operand.shape[lead:]) for operand in operands]
+    return [(plan, [operand[i] for operand in flat]) for i in range(count)]

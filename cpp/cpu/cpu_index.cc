@@ -82,7 +82,30 @@ void CpuIndex::Split() {
   ThreadPool::Shared().ParallelFor(static_cast<int64_t>(old_buckets), 1024, split_range);
 
   view_ = grown;
+  PlaceAgain(overflowed);
+}
+
+void CpuIndex::PlaceAgain(std::span<const Entry> overflowed) {
   for (const Entry& entry : overflowed) PlaceAbsent(view_, entry);
+  erased_ = 0;
+}
+
+void CpuIndex::TidyIfWorn() {
+  if (erased_ < view_.num_buckets * kSlotsPerBucket / 8 + 1) return;
+  std::vector<Entry> overflowed;
+  for (uint64_t b = 0; b < view_.num_buckets; ++b) {
+    const BucketIndex bucket{b};
+    TagSector& sector = view_.Sector(bucket);
+    for (int slot = 0; slot < kSlotsPerBucket; ++slot) {
+      if (sector.tags[slot] == 0) continue;
+      const Entry& entry = view_.EntryAt({bucket, slot});
+      if (HashKey(entry.key).Home(view_.num_buckets) == bucket) continue;
+      overflowed.push_back(entry);
+      sector.tags[slot] = 0;
+    }
+    sector.control = 0;
+  }
+  PlaceAgain(overflowed);
 }
 
 Entry& CpuIndex::FindOrPlace(KeyHash hash, Key key, bool* inserted) {
@@ -115,6 +138,7 @@ RowIndex CpuIndex::Erase(Key key) {
   SlotRef ref = FindSlot(view_, HashKey(key), key);
   if (ref.slot < 0) return kNoRow;
   view_.Sector(ref.bucket).tags[ref.slot] = 0;
+  ++erased_;
   return view_.EntryAt(ref).Row();
 }
 

@@ -26,15 +26,22 @@ class CpuIndex {
   // Frees the key's slot and returns its row; kNoRow if it was absent.
   RowIndex Erase(Key key);
 
+  // Erased keys leave overflow marks behind, which make misses search on. Once an
+  // eighth of the slots has been erased, marks are made exact again: a pass over the
+  // index, paid for by the erasures.
+  void TidyIfWorn();
+
   const IndexView& view() const { return view_; }
   Bytes bytes() const { return static_cast<Bytes>(view_.num_buckets) * kBytesPerBucket; }
 
  private:
   void Split();
+  void PlaceAgain(std::span<const Entry> overflowed);
 
   GrowableHostBuffer sectors_;
   GrowableHostBuffer entries_;
   IndexView view_{nullptr, nullptr, 0};
+  uint64_t erased_ = 0;  // since marks were exact
 };
 
 }  // namespace dynemb

@@ -6,15 +6,15 @@
 namespace dynemb {
 
 Status CpuTable::Init() {
-  DYNEMB_RETURN_IF_ERROR(index_.Grow(1));
-  const RoomPlan plan = PlanRoom(config_, Room{1, 0}, 0, config_.initial_rows);
-  if (plan.granted < config_.initial_rows) return InitialRowsDoNotFit(config_, plan);
+  RoomPlan plan;
+  DYNEMB_RETURN_IF_ERROR(CheckFirstRoom(config_, &plan));
   DYNEMB_RETURN_IF_ERROR(pool_.Grow(plan.room.row_capacity));
   DYNEMB_RETURN_IF_ERROR(index_.Grow(plan.room.num_buckets));
   return Status();
 }
 
 Status CpuTable::MakeRoom(int64_t new_rows, int64_t* granted) {
+  index_.TidyIfWorn();
   Room now{index_.view().num_buckets, pool_.capacity()};
   RoomPlan plan = PlanRoom(config_, now, pool_.size(), new_rows);
   *granted = plan.granted;

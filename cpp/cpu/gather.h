@@ -16,6 +16,13 @@ inline void PrefetchRow(const float* row, int dim) {
   for (int column = 0; column < dim; column += 16) __builtin_prefetch(row + column);
 }
 
+inline void AddScaled(const float* __restrict row, double weight, int dim,
+                      double* __restrict total) {
+  for (int column = 0; column < dim; ++column) {
+    total[column] += weight * static_cast<double>(row[column]);
+  }
+}
+
 // The row of one id, wherever it comes from; null for padding. `spare` is space
 // for a row that has no address: [dim].
 inline const float* RowOrMissing(const CpuTable& table, const FeatureInput& feature, int64_t id,
@@ -37,10 +44,13 @@ inline void Gather(const CpuTable& table, const FeatureInput& feature, const int
   const int64_t length = pooled ? feature.bag_length : 1;
   const int64_t last_id = end * length;
   std::unique_ptr<float[]> spare(new float[static_cast<size_t>(dim)]);
+  // In double: a bag may hold a million ids, and a float sum of them three digits.
+  std::unique_ptr<double[]> total_owner(new double[static_cast<size_t>(dim)]);
+  double* const total = total_owner.get();
   for (int64_t bag = begin; bag < end; ++bag) {
     float* target = out + bag * dim;
     BagSums sums;
-    if (pooled) std::fill(target, target + dim, 0.0f);
+    if (pooled) std::fill(total, total + dim, 0.0);
     for (int64_t id = bag * length; id < (bag + 1) * length; ++id) {
       if (int64_t ahead = id + kAhead; ahead < last_id && rows[ahead - first_id] >= 0) {
         PrefetchRow(table.Row(RowIndex{rows[ahead - first_id]}), dim);
@@ -55,12 +65,14 @@ inline void Gather(const CpuTable& table, const FeatureInput& feature, const int
       } else if (row != nullptr) {
         float weight = feature.weights == nullptr ? 1.0f : feature.weights[id];
         sums.Add(weight);
-        for (int column = 0; column < dim; ++column) target[column] += weight * row[column];
+        AddScaled(row, static_cast<double>(weight), dim, total);
       }
     }
     if (pooled) {
-      float scale = BagScale(feature.combiner, sums);
-      for (int column = 0; column < dim; ++column) target[column] *= scale;
+      const double scale = static_cast<double>(BagScale(feature.combiner, sums));
+      for (int column = 0; column < dim; ++column) {
+        target[column] = static_cast<float>(total[column] * scale);
+      }
     }
   }
 }

@@ -54,8 +54,8 @@ Status CudaBackend::Init(int32_t first_version) {
     DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemcpy(optimizers_ + t, &config.optimizer,
                                            sizeof config.optimizer, cudaMemcpyHostToDevice));
     tables_.push_back(std::make_unique<CudaTable>(config));
-    RoomPlan plan = PlanRoom(config, Room{1, 0}, 0, config.initial_rows);
-    if (plan.granted < config.initial_rows) return InitialRowsDoNotFit(config, plan);
+    RoomPlan plan;
+    DYNEMB_RETURN_IF_ERROR(CheckFirstRoom(config, &plan));
     DYNEMB_RETURN_IF_ERROR(tables_.back()->Grow(nullptr, plan.room, views_ + t));
   }
   return CudaStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize");

@@ -35,6 +35,13 @@ struct Piece {
       *to = value[0];
     }
   }
+  __device__ void StoreCached(float* to) const {
+    if constexpr (VEC == 4) {
+      *reinterpret_cast<float4*>(to) = make_float4(value[0], value[1], value[2], value[3]);
+    } else {
+      *to = value[0];
+    }
+  }
   __device__ static Piece Filled(float x) {
     Piece piece;
     for (float& v : piece.value) v = x;
@@ -210,7 +217,7 @@ __device__ void PoolBag(const Rows& rows, const TableView& table, const FeatureP
 // Outputs of a block: kThreads ids where they are copied, kThreads / 32 bags where
 // they are pooled.
 template <class List, class Rows>
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kThreads, 5)
     GatherKernel(const __grid_constant__ List list, const TableView* views, Rows rows) {
   const FeatureParam& feature = FeatureOfBlock(list);
   const TableView& table = views[feature.table];

@@ -195,47 +195,58 @@ __device__ inline int64_t UniqueOf(const GradientParam& feature, int64_t i) {
   return feature.first_unique + unique;
 }
 
-// Rows that come early are the frequent ones: they are counted per block before
-// they touch global counters, where thousands of warps would queue for one word.
-inline constexpr int kEarlyRows = 2048;
 inline constexpr int kIdsPerThread = 8;
+inline constexpr uint32_t kBlockSlots = 2 * kThreads * kIdsPerThread;
 
-// How many ids has each row, and which of them is this one.
+// How many ids has each row, and which of them is this one. A block first counts its
+// own ids in shared memory: a row that is a twentieth of the batch would otherwise
+// have tens of thousands of warps queue for its counter.
 template <class List>
 __global__ void __launch_bounds__(kThreads)
     RankKernel(const __grid_constant__ List list, UpdateScratch scratch) {
   if (scratch.group->run == 0) return;
-  __shared__ uint32_t early[kEarlyRows];
-  for (int r = static_cast<int>(threadIdx.x); r < kEarlyRows; r += kThreads) early[r] = 0;
+  __shared__ int32_t slot_row[kBlockSlots];  // -1: empty
+  __shared__ uint32_t slot_count[kBlockSlots];
+  for (uint32_t s = threadIdx.x; s < kBlockSlots; s += kThreads) {
+    slot_row[s] = -1;
+    slot_count[s] = 0;
+  }
   __syncthreads();
   const GradientParam& feature = GradientOfBlock(list);
   const int64_t first =
       int64_t{blockIdx.x - feature.first_block} * (kThreads * kIdsPerThread) + threadIdx.x;
-  int64_t rows[kIdsPerThread];  // -1: no row
+  uint32_t slots[kIdsPerThread];  // kBlockSlots: no row
   uint32_t ranks[kIdsPerThread];
 #pragma unroll
   for (int k = 0; k < kIdsPerThread; ++k) {
     const int64_t i = first + k * kThreads;
-    rows[k] = i < feature.num_ids ? UniqueOf(feature, i) - feature.first_unique : -1;
+    const int64_t unique = i < feature.num_ids ? UniqueOf(feature, i) : -1;
+    slots[k] = kBlockSlots;
     ranks[k] = 0;
-    if (rows[k] >= kEarlyRows) {
-      ranks[k] = atomicAdd(&scratch.counts[feature.first_unique + rows[k]], 1u);
-    } else if (rows[k] >= 0) {
-      ranks[k] = atomicAdd(&early[rows[k]], 1u);
+    if (unique < 0) continue;
+    const int32_t row = static_cast<int32_t>(unique);
+    uint32_t slot = static_cast<uint32_t>(row) * 0x9E3779B1u >> 20;  // 12 bits
+    for (;; slot = (slot + 1) & (kBlockSlots - 1)) {
+      const int32_t other = atomicCAS(&slot_row[slot], -1, row);
+      if (other == -1 || other == row) break;
     }
+    slots[k] = slot;
+    ranks[k] = atomicAdd(&slot_count[slot], 1u);
   }
   __syncthreads();
-  for (int r = static_cast<int>(threadIdx.x); r < kEarlyRows; r += kThreads) {
-    if (early[r] != 0) early[r] = atomicAdd(&scratch.counts[feature.first_unique + r], early[r]);
+  for (uint32_t s = threadIdx.x; s < kBlockSlots; s += kThreads) {
+    if (slot_count[s] != 0) {
+      slot_count[s] = atomicAdd(&scratch.counts[slot_row[s]], slot_count[s]);
+    }
   }
   __syncthreads();
 #pragma unroll
   for (int k = 0; k < kIdsPerThread; ++k) {
-    if (rows[k] < 0) continue;
-    const uint32_t before = rows[k] < kEarlyRows ? early[rows[k]] : 0;
-    scratch.ranks[feature.first_id + first + k * kThreads] = before + ranks[k];
+    if (slots[k] == kBlockSlots) continue;
+    scratch.ranks[feature.first_id + first + k * kThreads] = slot_count[slots[k]] + ranks[k];
   }
 }
+static_assert(kBlockSlots == 1u << 12);
 
 template <class List>
 __global__ void __launch_bounds__(kThreads)

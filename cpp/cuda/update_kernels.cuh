@@ -33,32 +33,39 @@ __device__ Contribution ContributionOf(const List& list, uint32_t id) {
   return {feature.grads + bag * feature.dim, weight * feature.bag_scales[bag]};
 }
 
-// Columns [column, column + VEC) of one row take the step.
-template <class Rule, int VEC, class Terms>
-__device__ void StepColumns(const Rule& rule, const Terms& terms, const TableView& table,
-                            float* row, int column, const Piece<VEC>& grad) {
-  Piece<VEC> w = Piece<VEC>::Load(row + column);
-  Piece<VEC> s0 = Piece<VEC>::Filled(0.0f), s1 = s0;
-  float* at0 = row + table.layout.VectorOffset(0) + column;
-  float* at1 = row + table.layout.VectorOffset(1) + column;
-  if constexpr (Rule::kVectors > 0) s0 = Piece<VEC>::Load(at0);
-  if constexpr (Rule::kVectors > 1) s1 = Piece<VEC>::Load(at1);
-#pragma unroll
-  for (int v = 0; v < VEC; ++v) {
-    rule.Column(terms, grad.value[v], w.value[v], s0.value[v], s1.value[v]);
+// Columns [column, column + VEC) of one row: read, stepped, written. Reading is apart,
+// so that it can start before the gradient is known.
+template <class Rule, int VEC>
+struct RowColumns {
+  Piece<VEC> w, s0, s1;
+
+  __device__ static const float* At(const TableView& table, const float* row, int vector,
+                                    int column) {
+    return row + table.layout.VectorOffset(vector) + column;
   }
-  auto store = [](const Piece<VEC>& piece, float* to) {
-    if constexpr (VEC == 4) {
-      *reinterpret_cast<float4*>(to) =
-          make_float4(piece.value[0], piece.value[1], piece.value[2], piece.value[3]);
-    } else {
-      *to = piece.value[0];
+  __device__ void Load(const TableView& table, const float* row, int column) {
+    w = Piece<VEC>::Load(row + column);
+    s0 = s1 = Piece<VEC>::Filled(0.0f);
+    if constexpr (Rule::kVectors > 0) s0 = Piece<VEC>::Load(At(table, row, 0, column));
+    if constexpr (Rule::kVectors > 1) s1 = Piece<VEC>::Load(At(table, row, 1, column));
+  }
+  template <class Terms>
+  __device__ void Step(const Rule& rule, const Terms& terms, const Piece<VEC>& grad) {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) {
+      rule.Column(terms, grad.value[v], w.value[v], s0.value[v], s1.value[v]);
     }
-  };
-  store(w, row + column);
-  if constexpr (Rule::kVectors > 0) store(s0, at0);
-  if constexpr (Rule::kVectors > 1) store(s1, at1);
-}
+  }
+  __device__ void Store(const TableView& table, float* row, int column) const {
+    w.StoreCached(row + column);
+    if constexpr (Rule::kVectors > 0) {
+      s0.StoreCached(const_cast<float*>(At(table, row, 0, column)));
+    }
+    if constexpr (Rule::kVectors > 1) {
+      s1.StoreCached(const_cast<float*>(At(table, row, 1, column)));
+    }
+  }
+};
 
 // The row's terms, once, for all lanes of a warp; per-row numbers advance.
 template <class Rule>
@@ -74,53 +81,97 @@ __device__ auto WarpTerms(const Rule& rule, const TableView& table, float* row) 
   return terms;
 }
 
-// Columns [column, column + VEC) of the gradients of sorted ids [begin, begin +
-// count), summed by one warp; lanes fetch 32 ids' places at once.
-template <int VEC, class List>
-__device__ Piece<VEC> SumByWarp(const List& list, const UpdateScratch& scratch, uint32_t begin,
-                                uint32_t count, int column, int dim) {
+// How the lanes of a warp share a row: `lanes` of them cover its columns (or 32 * VEC
+// columns at a time), and 32 / lanes ids are summed side by side.
+template <int VEC>
+struct Lanes {
+  int lanes, column0, sub;
+
+  __device__ explicit Lanes(int dim) : lanes(1) {
+    while (lanes < 32 && lanes * VEC < dim) lanes *= 2;
+    column0 = (Lane() % lanes) * VEC;
+    sub = Lane() / lanes;
+  }
+  __device__ int stride() const { return lanes * VEC; }
+};
+
+// Adds the gradients of the ids that lanes [offset, offset + count) hold.
+template <int VEC>
+__device__ void Accumulate(const Lanes<VEC>& shape, const Contribution& held, uint32_t offset,
+                           uint32_t count, int column, bool active, Piece<VEC>* sum) {
   constexpr uint32_t kUnroll = 4;
-  Piece<VEC> sum = Piece<VEC>::Filled(0.0f);
-  for (uint32_t base = 0; base < count; base += 32) {
-    const uint32_t length = min(32u, count - base);
-    const uint32_t lane = static_cast<uint32_t>(Lane());
-    Contribution mine{nullptr, 0.0f};
-    if (lane < length) mine = ContributionOf(list, scratch.sorted[begin + base + lane]);
-    for (uint32_t j = 0; j < length; j += kUnroll) {
-      Piece<VEC> pieces[kUnroll];
-      float scales[kUnroll];
+  const uint32_t at_once = 32u / static_cast<uint32_t>(shape.lanes);
+  for (uint32_t j = 0; j < count; j += at_once * kUnroll) {
+    Piece<VEC> pieces[kUnroll];
+    float scales[kUnroll];
 #pragma unroll
-      for (uint32_t u = 0; u < kUnroll; ++u) {
-        const int from = static_cast<int>(j + u) & 31;
-        const float* grad = reinterpret_cast<const float*>(
-            __shfl_sync(kFullWarp, reinterpret_cast<unsigned long long>(mine.grad), from));
-        scales[u] = __shfl_sync(kFullWarp, mine.scale, from);
-        pieces[u] = Piece<VEC>::Filled(0.0f);
-        if (j + u < length && column < dim) pieces[u] = Piece<VEC>::Load(grad + column);
-      }
-#pragma unroll
-      for (uint32_t u = 0; u < kUnroll; ++u) {
-        if (j + u >= length) continue;
-#pragma unroll
-        for (int v = 0; v < VEC; ++v) sum.value[v] += scales[u] * pieces[u].value[v];
+    for (uint32_t u = 0; u < kUnroll; ++u) {
+      const uint32_t k = j + u * at_once + static_cast<uint32_t>(shape.sub);
+      const int from = static_cast<int>(offset + k) & 31;
+      const float* grad = reinterpret_cast<const float*>(
+          __shfl_sync(kFullWarp, reinterpret_cast<unsigned long long>(held.grad), from));
+      scales[u] = __shfl_sync(kFullWarp, held.scale, from);
+      pieces[u] = Piece<VEC>::Filled(0.0f);
+      if (k < count && active) {
+        pieces[u] = Piece<VEC>::Load(grad + column);
+      } else {
+        scales[u] = 0.0f;
       }
     }
+#pragma unroll
+    for (uint32_t u = 0; u < kUnroll; ++u) {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) sum->value[v] += scales[u] * pieces[u].value[v];
+    }
   }
-  return sum;
 }
 
-// One warp, one row: sums its ids' gradients and takes the step.
-template <class Rule, int VEC, class List>
-__device__ void UpdateRowByWarp(const Rule& rule, const List& list, const UpdateScratch& scratch,
-                                const TableView& table, int64_t row, uint32_t begin,
-                                uint32_t count) {
+// The same for sorted ids [begin, begin + count), fetched 32 at a time.
+template <int VEC, class List>
+__device__ void AccumulateRange(const Lanes<VEC>& shape, const List& list,
+                                const UpdateScratch& scratch, uint32_t begin, uint32_t count,
+                                int column, bool active, Piece<VEC>* sum) {
+  const uint32_t lane = static_cast<uint32_t>(Lane());
+  for (uint32_t base = 0; base < count; base += 32) {
+    const uint32_t length = min(32u, count - base);
+    Contribution held{nullptr, 0.0f};
+    if (lane < length) held = ContributionOf(list, scratch.sorted[begin + base + lane]);
+    Accumulate(shape, held, 0, length, column, active, sum);
+  }
+}
+
+// Sums over the ids that were added side by side; all lanes get the result.
+template <int VEC>
+__device__ void Combine(const Lanes<VEC>& shape, Piece<VEC>* sum) {
+  for (int mask = shape.lanes; mask < 32; mask *= 2) {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) {
+      sum->value[v] += __shfl_xor_sync(kFullWarp, sum->value[v], mask);
+    }
+  }
+}
+
+// One warp, one row: sums its ids' gradients by add(column, active, &sum), and takes
+// the step.
+template <class Rule, int VEC, class Add>
+__device__ void UpdateRowByWarp(const Rule& rule, const TableView& table, int64_t row,
+                                const Add& add) {
+  const int dim = table.layout.dim;
+  const Lanes<VEC> shape(dim);
   float* values = table.Row(row);
   const auto terms = WarpTerms(rule, table, values);
-  const int dim = table.layout.dim;
-  for (int start = 0; start < dim; start += 32 * VEC) {
-    const int column = start + Lane() * VEC;
-    const Piece<VEC> sum = SumByWarp<VEC>(list, scratch, begin, count, column, dim);
-    if (column < dim) StepColumns(rule, terms, table, values, column, sum);
+  for (int start = 0; start < dim; start += shape.stride()) {
+    const int column = start + shape.column0;
+    const bool writes = column < dim && shape.sub == 0;
+    RowColumns<Rule, VEC> columns;
+    if (writes) columns.Load(table, values, column);
+    Piece<VEC> sum = Piece<VEC>::Filled(0.0f);
+    add(shape, column, column < dim, &sum);
+    Combine(shape, &sum);
+    if (writes) {
+      columns.Step(rule, terms, sum);
+      columns.Store(table, values, column);
+    }
   }
 }
 
@@ -143,12 +194,15 @@ template <class Rule, int VEC, class List>
 __device__ void UpdateHotByWarp(const Rule& rule, const List& list, const UpdateScratch& scratch,
                                 const TableView& table, int64_t row, const HotPiece& piece) {
   const int dim = table.layout.dim;
+  const Lanes<VEC> shape(dim);
   float* sums = scratch.hot_sums + piece.hot * scratch.hot_stride;
-  for (int start = 0; start < dim; start += 32 * VEC) {
-    const int column = start + Lane() * VEC;
-    const Piece<VEC> sum = SumByWarp<VEC>(list, scratch, static_cast<uint32_t>(piece.begin),
-                                          static_cast<uint32_t>(piece.count), column, dim);
-    if (column < dim) AddToSums<VEC>(sums + column, sum);
+  for (int start = 0; start < dim; start += shape.stride()) {
+    const int column = start + shape.column0;
+    Piece<VEC> sum = Piece<VEC>::Filled(0.0f);
+    AccumulateRange(shape, list, scratch, static_cast<uint32_t>(piece.begin),
+                    static_cast<uint32_t>(piece.count), column, column < dim, &sum);
+    Combine(shape, &sum);
+    if (column < dim && shape.sub == 0) AddToSums<VEC>(sums + column, sum);
   }
   __threadfence();
   __syncwarp();
@@ -156,13 +210,11 @@ __device__ void UpdateHotByWarp(const Rule& rule, const List& list, const Update
   if (Lane() == 0) left = atomicSub(&scratch.hot_left[piece.hot], 1u);
   if (__shfl_sync(kFullWarp, left, 0) != 1) return;
   __threadfence();
-  float* values = table.Row(row);
-  const auto terms = WarpTerms(rule, table, values);
-  for (int column = Lane() * VEC; column < dim; column += 32 * VEC) {
-    Piece<VEC> sum;
-    for (int v = 0; v < VEC; ++v) sum.value[v] = __ldcg(&sums[column + v]);
-    StepColumns(rule, terms, table, values, column, sum);
-  }
+  UpdateRowByWarp<Rule, VEC>(
+      rule, table, row, [&](const Lanes<VEC>& lanes, int column, bool active, Piece<VEC>* sum) {
+        if (!active || lanes.sub != 0) return;
+        for (int v = 0; v < VEC; ++v) sum->value[v] = __ldcg(&sums[column + v]);
+      });
 }
 
 __device__ inline StepOperands OperandsOf(const UpdateScratch& scratch, int32_t table) {
@@ -221,19 +273,36 @@ __global__ void __launch_bounds__(kThreads, 4)
       count = scratch.counts[unique];
       if (count != 0) row = part.unique_rows[local];
     }
+    const uint32_t end = __shfl_sync(kFullWarp, begin + count, 31);
     CutHotRows(scratch, part.first_unique + local, begin, count);
     if (count > kHot) count = 0;
     unsigned todo = __ballot_sync(kFullWarp, count != 0);
+    // Neighbouring rows have neighbouring ids: one fetch of 32 serves several rows.
+    uint32_t window = end;
+    Contribution held{nullptr, 0.0f};
     while (todo != 0) {
       const int lane = __ffs(static_cast<int>(todo)) - 1;
       todo &= todo - 1;
       const int64_t target = __shfl_sync(kFullWarp, row, lane);
       const uint32_t first = __shfl_sync(kFullWarp, begin, lane);
       const uint32_t ids = __shfl_sync(kFullWarp, count, lane);
+      if (ids <= 32 && (window == end || first < window || first + ids > window + 32)) {
+        window = first;
+        const uint32_t at = window + static_cast<uint32_t>(Lane());
+        held = Contribution{nullptr, 0.0f};
+        if (at < end) held = ContributionOf(list, scratch.sorted[at]);
+      }
+      const auto add = [&](const auto& shape, int column, bool active, auto* sum) {
+        if (ids <= 32) {
+          Accumulate(shape, held, first - window, ids, column, active, sum);
+        } else {
+          AccumulateRange(shape, list, scratch, first, ids, column, active, sum);
+        }
+      };
       if (wide) {
-        UpdateRowByWarp<Rule, 4>(rule, list, scratch, table, target, first, ids);
+        UpdateRowByWarp<Rule, 4>(rule, table, target, add);
       } else {
-        UpdateRowByWarp<Rule, 1>(rule, list, scratch, table, target, first, ids);
+        UpdateRowByWarp<Rule, 1>(rule, table, target, add);
       }
     }
   }

@@ -16,6 +16,14 @@ int64_t Capacity(const TableConfig& config, uint64_t num_buckets) {
   return std::min(RowLimit(num_buckets, config.max_load), RowsWithin(config, num_buckets));
 }
 
+// A doubling must pay and must leave room for the rows that are there, which are
+// never given back. (A low max_load allows one row for several small sizes.)
+bool MayDouble(const TableConfig& config, const Room& now, uint64_t num_buckets) {
+  if (RowsWithin(config, num_buckets * 2) < now.row_capacity) return false;
+  return Capacity(config, num_buckets * 2) > Capacity(config, num_buckets) ||
+         RowLimit(num_buckets * 2, config.max_load) == RowLimit(num_buckets, config.max_load);
+}
+
 }  // namespace
 
 int64_t RowLimit(uint64_t num_buckets, double max_load) {
@@ -29,30 +37,31 @@ Bytes RoomBytes(const TableConfig& config, const Room& room) {
 }
 
 RoomPlan PlanRoom(const TableConfig& config, const Room& now, int64_t rows, int64_t new_rows) {
-  int64_t wanted = rows + new_rows;
+  const int64_t wanted = rows + new_rows;
   uint64_t buckets = now.num_buckets;
-  while (Capacity(config, buckets) < wanted) {
-    // A doubling must pay: where the budget makes it hold no more rows, stop. (A
-    // low max_load allows one row for several small sizes; that is no budget.)
-    if (Capacity(config, buckets * 2) <= Capacity(config, buckets) &&
-        RowLimit(buckets * 2, config.max_load) > RowLimit(buckets, config.max_load)) {
-      break;
-    }
-    buckets *= 2;
-  }
-  int64_t held = std::max(rows, std::min(wanted, Capacity(config, buckets)));
-  int64_t capacity = now.row_capacity;
-  if (held > capacity) {
-    int64_t eighth = capacity + capacity / 8;
-    capacity = std::min(std::max(held, eighth), std::max(held, RowsWithin(config, buckets)));
+  while (Capacity(config, buckets) < wanted && MayDouble(config, now, buckets)) buckets *= 2;
+  const int64_t held = std::max(rows, std::min(wanted, Capacity(config, buckets)));
+  int64_t capacity = std::max(now.row_capacity, held);
+  // An eighth more, so that rows grow seldom; not where a budget may need it for
+  // the index.
+  if (held > now.row_capacity && config.max_bytes < 0) {
+    capacity = std::max(held, now.row_capacity + now.row_capacity / 8);
   }
   return {Room{buckets, capacity}, held - rows};
 }
 
-Status InitialRowsDoNotFit(const TableConfig& config, const RoomPlan& plan) {
+Status CheckFirstRoom(const TableConfig& config, RoomPlan* plan) {
+  const Bytes least = RoomBytes(config, Room{1, 1});
+  if (config.max_bytes >= 0 && config.max_bytes < least) {
+    return MakeStatus(StatusCode::kConfig, "table '", config.name,
+                      "': max_bytes=", config.max_bytes, " is less than a table of one row takes, ",
+                      least, " bytes; raise it.");
+  }
+  *plan = PlanRoom(config, Room{1, 0}, 0, config.initial_rows);
+  if (plan->granted == config.initial_rows) return Status();
   return MakeStatus(StatusCode::kConfig, "table '", config.name,
                     "': initial_rows=", config.initial_rows,
-                    " do not fit into max_bytes=", config.max_bytes, ", ", plan.granted,
+                    " do not fit into max_bytes=", config.max_bytes, ", ", plan->granted,
                     " rows do; lower initial_rows or raise max_bytes.");
 }
 

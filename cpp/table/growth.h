@@ -33,11 +33,11 @@ struct RoomPlan {
 };
 
 // Room for `rows` present and `new_rows` more. The index doubles as often as the
-// load limit asks; rows grow by an eighth or by what is needed, whichever is
-// more, and never beyond the budget.
+// load limit asks; rows grow by an eighth or by what is needed, whichever is more;
+// under a budget by what is needed, and never beyond it.
 RoomPlan PlanRoom(const TableConfig& config, const Room& now, int64_t rows, int64_t new_rows);
 
-// Of a table whose initial_rows exceed its max_bytes.
-Status InitialRowsDoNotFit(const TableConfig& config, const RoomPlan& plan);
+// The room of a new table; kConfig if max_bytes and initial_rows cannot go together.
+Status CheckFirstRoom(const TableConfig& config, RoomPlan* plan);
 
 }  // namespace dynemb

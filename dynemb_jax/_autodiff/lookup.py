@@ -20,6 +20,7 @@ from dynemb_jax._primitives.find import find
 from dynemb_jax._primitives.lookup import LookupResults, lookup
 from dynemb_jax.inputs import PADDING_LENGTHS, FeatureIds
 
+_CANCELLED = 2.0**-20  # kCancelled of core/pool.h
 _SUM, _MEAN, _SQRTN = (COMBINER_CODES[name] for name in ("sum", "mean", "sqrtn"))
 
 # One feature: (ids, lengths or mask or None), its weights or None, its tap or None.
@@ -35,10 +36,12 @@ def pool(rows: jax.Array, weights: jax.Array, valid: jax.Array, combiner: int) -
         return total
     if combiner == _MEAN:
         divisor = jnp.sum(used, axis=-1)
+        cancelled = jnp.abs(divisor) <= _CANCELLED * jnp.sum(jnp.abs(used), axis=-1)
+        divisor = jnp.where(cancelled, 0.0, divisor)
     else:
         squares = jnp.sum(used * used, axis=-1)
         # The inner where keeps sqrt's infinite slope at 0 out of the gradient.
-        divisor = jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1.0)), 0.0)
+        divisor = jnp.where(squares == 0, 0.0, jnp.sqrt(jnp.where(squares == 0, 1.0, squares)))
     safe = jnp.where(divisor == 0, 1.0, divisor)
     return jnp.where((divisor == 0)[..., None], 0.0, total / safe[..., None])
 
