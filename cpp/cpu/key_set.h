@@ -2,6 +2,7 @@
 // slot, is kept beside the slots.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

@@ -217,7 +217,7 @@ __device__ void PoolBag(const Rows& rows, const TableView& table, const FeatureP
 // Outputs of a block: kThreads ids where they are copied, kThreads / 32 bags where
 // they are pooled.
 template <class List, class Rows>
-__global__ void __launch_bounds__(kThreads, 5)
+__global__ void __launch_bounds__(kThreads, 4)
     GatherKernel(const __grid_constant__ List list, const TableView* views, Rows rows) {
   const FeatureParam& feature = FeatureOfBlock(list);
   const TableView& table = views[feature.table];

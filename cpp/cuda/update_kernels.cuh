@@ -252,7 +252,7 @@ __device__ inline void CutHotRows(const UpdateScratch& scratch, int64_t unique, 
 // A warp takes 32 neighbouring unique rows of one table and updates those that
 // have ids; hot ones are handed on in pieces.
 template <class Rule, class List, class Tables>
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kThreads, 3)
     UpdateKernel(const __grid_constant__ List list, const __grid_constant__ Tables parts,
                  OptimizerKind kind, UpdateScratch scratch) {
   if (scratch.group->run == 0) return;
@@ -273,7 +273,7 @@ __global__ void __launch_bounds__(kThreads, 4)
       count = scratch.counts[unique];
       if (count != 0) row = part.unique_rows[local];
     }
-    const uint32_t end = __shfl_sync(kFullWarp, begin + count, 31);
+    const uint32_t end = __reduce_max_sync(kFullWarp, begin + count);
     CutHotRows(scratch, part.first_unique + local, begin, count);
     if (count > kHot) count = 0;
     unsigned todo = __ballot_sync(kFullWarp, count != 0);
@@ -309,7 +309,7 @@ __global__ void __launch_bounds__(kThreads, 4)
 }
 
 template <class Rule, class List, class Tables>
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kThreads, 3)
     UpdateHotKernel(const __grid_constant__ List list, const __grid_constant__ Tables parts,
                     OptimizerKind kind, UpdateScratch scratch) {
   const uint32_t num_pieces = scratch.hot_counts[0];
