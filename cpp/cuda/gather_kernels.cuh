@@ -176,7 +176,8 @@ __device__ void PoolBag(const Rows& rows, const TableView& table, const FeatureP
   const int dim = table.layout.dim;
   for (int start = 0; start < dim; start += 32 * VEC) {
     const int column = start + Lane() * VEC;
-    Piece<VEC> total = Piece<VEC>::Filled(0.0f);
+    // A float sum of 32 rows at a time, those in double: a bag may hold a million ids.
+    double total[VEC] = {};
     BagSums sums;
     for (int64_t base = 0; base < feature.bag_length; base += 32) {
       const int64_t position = base + Lane();
@@ -195,6 +196,7 @@ __device__ void PoolBag(const Rows& rows, const TableView& table, const FeatureP
         *missing += static_cast<unsigned>(__popc(__ballot_sync(kFullWarp, row == kRowRefused)));
       }
       const int length = static_cast<int>(min(int64_t{32}, feature.bag_length - base));
+      Piece<VEC> part = Piece<VEC>::Filled(0.0f);
       for (int j = 0; j < length; ++j) {
         const int64_t from = __shfl_sync(kFullWarp, row, j);
         const float w = __shfl_sync(kFullWarp, weight, j);
@@ -204,13 +206,15 @@ __device__ void PoolBag(const Rows& rows, const TableView& table, const FeatureP
           const Piece<VEC> piece =
               RowPiece<VEC>(table, feature, bag * feature.bag_length + base + j, from, column);
 #pragma unroll
-          for (int v = 0; v < VEC; ++v) total.value[v] += w * piece.value[v];
+          for (int v = 0; v < VEC; ++v) part.value[v] += w * piece.value[v];
         }
       }
+      for (int v = 0; v < VEC; ++v) total[v] += static_cast<double>(part.value[v]);
     }
-    const float scale = BagScale(feature.combiner, sums);
-    for (float& v : total.value) v *= scale;
-    if (column < dim) total.Store(feature.rows_out + bag * dim + column);
+    const double scale = static_cast<double>(BagScale(feature.combiner, sums));
+    Piece<VEC> pooled;
+    for (int v = 0; v < VEC; ++v) pooled.value[v] = static_cast<float>(total[v] * scale);
+    if (column < dim) pooled.Store(feature.rows_out + bag * dim + column);
   }
 }
 
