@@ -175,57 +175,6 @@ __device__ void UpdateRowByWarp(const Rule& rule, const TableView& table, int64_
   }
 }
 
-// Rows with a single id each (most of a batch), several at once: nothing to sum, so
-// the only way to be fast is to have many reads in flight. `row` and `held` belong to
-// the lanes of `singles`.
-template <class Rule, int VEC>
-__device__ void UpdateSingles(const Rule& rule, const TableView& table, int64_t row,
-                              const Contribution& held, unsigned singles) {
-  constexpr int kRows = 2;  // four would spill
-  const int dim = table.layout.dim;
-  const Lanes<VEC> shape(dim);
-  const int at_once = 32 / shape.lanes;
-  const auto terms = rule.Row(nullptr);  // such rules have no numbers per row
-  while (singles != 0) {
-    int source[kRows];
-#pragma unroll
-    for (int u = 0; u < kRows; ++u) {
-      source[u] = -1;
-      for (int sub = 0; sub < at_once && singles != 0; ++sub) {
-        if (sub == shape.sub) source[u] = __ffs(static_cast<int>(singles)) - 1;
-        singles &= singles - 1;
-      }
-    }
-    for (int start = 0; start < dim; start += shape.stride()) {
-      const int column = start + shape.column0;
-      RowColumns<Rule, VEC> columns[kRows];
-      Piece<VEC> grads[kRows];
-      float* values[kRows];
-#pragma unroll
-      for (int u = 0; u < kRows; ++u) {
-        const int from = source[u] < 0 ? 0 : source[u];
-        const int64_t target = __shfl_sync(kFullWarp, row, from);
-        const float* grad = reinterpret_cast<const float*>(
-            __shfl_sync(kFullWarp, reinterpret_cast<unsigned long long>(held.grad), from));
-        const float scale = __shfl_sync(kFullWarp, held.scale, from);
-        values[u] = nullptr;
-        if (source[u] < 0 || column >= dim) continue;
-        values[u] = table.Row(target);
-        columns[u].Load(table, values[u], column);
-        grads[u] = Piece<VEC>::Load(grad + column);
-#pragma unroll
-        for (int v = 0; v < VEC; ++v) grads[u].value[v] *= scale;
-      }
-#pragma unroll
-      for (int u = 0; u < kRows; ++u) {
-        if (values[u] == nullptr) continue;
-        columns[u].Step(rule, terms, grads[u]);
-        columns[u].Store(table, values[u], column);
-      }
-    }
-  }
-}
-
 template <int VEC>
 __device__ void AddToSums(float* sums, const Piece<VEC>& piece) {
 #if __CUDA_ARCH__ >= 900
@@ -327,17 +276,6 @@ __global__ void __launch_bounds__(kThreads, 3)
     const uint32_t end = __reduce_max_sync(kFullWarp, begin + count);
     CutHotRows(scratch, part.first_unique + local, begin, count);
     if (count > kHot) count = 0;
-    if constexpr (Rule::kScalars == 0) {
-      const unsigned singles = __ballot_sync(kFullWarp, count == 1);
-      Contribution single{nullptr, 0.0f};
-      if (count == 1) single = ContributionOf(list, scratch.sorted[begin]);
-      if (wide) {
-        UpdateSingles<Rule, 4>(rule, table, row, single, singles);
-      } else {
-        UpdateSingles<Rule, 1>(rule, table, row, single, singles);
-      }
-      if (count == 1) count = 0;
-    }
     unsigned todo = __ballot_sync(kFullWarp, count != 0);
     // Neighbouring rows have neighbouring ids: one fetch of 32 serves several rows.
     uint32_t window = end;
