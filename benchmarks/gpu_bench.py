@@ -171,12 +171,44 @@ def commit() -> str:
         return "unknown"
 
 
+def plot(path: pathlib.Path) -> None:
+    """Draws piped times of a CSV as bars beside it."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    with path.open() as file:
+        lines = list(csv.DictReader(file))
+    labels = [
+        f"{x['case']}\n{x['skew']} D {x['dim']}\n{x['variant'].split('-')[1]} {x['optimizer']}"
+        for x in lines
+    ]
+    colors = ["tab:blue" if x["variant"].startswith("dynemb") else "tab:orange" for x in lines]
+    values = [float(x["piped_ms"]) for x in lines]
+    figure, axes = plt.subplots(figsize=(16, 5), layout="constrained")
+    bars = axes.bar(range(len(lines)), values, color=colors)
+    axes.bar_label(bars, [f"{v:.2f}" for v in values], fontsize=8)
+    axes.set_xticks(range(len(lines)), labels, fontsize=7)
+    axes.set_ylabel("piped, ms (less is better)")
+    first = lines[0]
+    axes.set_title(
+        f"{first['device']}, jax {first['jax']}, commit {first['commit']}: dynemb_jax (blue), "
+        "XLA's fixed table (orange)"
+    )
+    figure.savefig(path.with_suffix(".png"), dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--plot", action="store_true", help="only draw the CSV that is there")
     parser.add_argument("--commit", default=None, help="where the sources are not a checkout")
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
+    if args.plot:
+        plot(args.out / "step.csv")
+        return
     million, repeats = (1 << 16, 5) if args.quick else (1 << 20, 30)
     small, large = (100_000, 1 << 18) if args.quick else (1_677_721, 1 << 24)
     rate = copy_rate()
