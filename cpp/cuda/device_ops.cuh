@@ -138,8 +138,9 @@ __device__ inline bool IsMeant(const FeatureParam& feature, int64_t id) {
 }
 
 // Feature of this block: features own consecutive blocks.
+// list.features: of a lookup, or gradients of an update.
 template <class List>
-__device__ const FeatureParam& FeatureOfBlock(const List& list) {
+__device__ const auto& FeatureOfBlock(const List& list) {
   int low = 0, high = list.count - 1;
   while (low < high) {
     const int middle = (low + high + 1) / 2;

@@ -104,20 +104,6 @@ struct UpdateScratch {
 
 inline constexpr uint32_t kHot = 64;  // ids of a row above which it is cut, and of a piece
 
-template <class List>
-__device__ const GradientParam& GradientOfBlock(const List& list) {
-  int low = 0, high = list.count - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (list.features[middle].first_block <= blockIdx.x) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return list.features[low];
-}
-
 // Headers of the lookups, for the check that no row has been given away since.
 struct HeaderList {
   const int32_t* headers[kMaxFeatures];
@@ -212,7 +198,7 @@ __global__ void __launch_bounds__(kThreads)
     slot_count[s] = 0;
   }
   __syncthreads();
-  const GradientParam& feature = GradientOfBlock(list);
+  const GradientParam& feature = FeatureOfBlock(list);
   const int64_t first =
       int64_t{blockIdx.x - feature.first_block} * (kThreads * kIdsPerThread) + threadIdx.x;
   uint32_t slots[kIdsPerThread];  // kBlockSlots: no row
@@ -252,7 +238,7 @@ template <class List>
 __global__ void __launch_bounds__(kThreads)
     PermuteKernel(const __grid_constant__ List list, UpdateScratch scratch) {
   if (scratch.group->run == 0) return;
-  const GradientParam& feature = GradientOfBlock(list);
+  const GradientParam& feature = FeatureOfBlock(list);
   const int64_t first =
       int64_t{blockIdx.x - feature.first_block} * (kThreads * kIdsPerThread) + threadIdx.x;
 #pragma unroll
