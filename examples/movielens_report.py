@@ -138,11 +138,13 @@ def write_curves(path: Path, data: Interactions, results: Results) -> None:
     """Four panels: AUC along the stream, rows along the stream, and the tail after each epoch."""
     figure, ((quality, size), (tail, ranking)) = plt.subplots(2, 2, figsize=(12, 8))
     for name, (stream, fit) in results.items():
-        style = {"color": COLORS[name], "label": name, "linewidth": 1.5}
+        # On top and dashed: it all but coincides with the full vocabulary.
+        ours = {"linestyle": "--", "zorder": 3} if name == DYNAMIC else {"linestyle": "-"}
+        style = {"color": COLORS[name], "label": name, "linewidth": 1.5, **ours}
         days, recent = daily_auc(data, stream.score, WINDOW_DAYS)
         quality.plot(days, recent, **style)
         total = np.sum(list(stream.rows_by_day.values()), axis=0)
-        size.plot(days, total, **style, linestyle="-" if name == DYNAMIC else "--")
+        size.plot(days, total, **style)
         epochs = np.arange(1, len(fit.tail_auc) + 1)
         tail.plot(epochs, fit.tail_auc, **style, marker="o")
         ranking.plot(epochs, fit.hit_rate, **style, marker="o")
