@@ -1,29 +1,12 @@
-"""Types of the native CUDA module (cpp/python/module_cuda.cc)."""
+"""The native CUDA module (cpp/python/module_cuda.cc): the same functions as _native."""
 
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-def registrations() -> dict[str, Any]: ...
-def ffi_api_version() -> tuple[int, int]: ...
-def create_group(
-    group: int, device: int, first_version: int, seed: int, tables: list[dict[str, Any]]
-) -> None: ...
-def close_group(group: int) -> None: ...
-def version(group: int, device: int) -> int: ...
-def renew(group: int, device: int) -> int: ...
-def check(group: int, device: int) -> None: ...
-def stats(group: int, device: int) -> list[dict[str, int]]: ...
-def get_rows(
-    group: int,
-    device: int,
-    table: int,
-    keys: NDArray[np.uint64],
-    found: NDArray[np.uint8],
-    rows: NDArray[np.float32],
-    state: NDArray[np.float32],
-) -> None: ...
-def home_buckets(
-    keys: NDArray[np.uint64], num_buckets: int, buckets: NDArray[np.int64]
-) -> None: ...
+from dynemb_jax._native import check as check
+from dynemb_jax._native import close_group as close_group
+from dynemb_jax._native import create_group as create_group
+from dynemb_jax._native import ffi_api_version as ffi_api_version
+from dynemb_jax._native import get_rows as get_rows
+from dynemb_jax._native import home_buckets as home_buckets
+from dynemb_jax._native import registrations as registrations
+from dynemb_jax._native import renew as renew
+from dynemb_jax._native import stats as stats
+from dynemb_jax._native import version as version

@@ -20,7 +20,6 @@ namespace {
 struct Source {
   const FeatureGradient* gradient;
   const int32_t* merged;          // unique row of the lookup -> of the update; null: same
-  int32_t unique_count;           // positions in `index` lie below
   std::vector<float> bag_scales;  // d pooled / d row; empty where not pooled
 };
 
@@ -222,7 +221,7 @@ Status Prepare(CpuTable& table, int table_position, const UpdateBatch& batch, Ta
       for (const FeatureGradient& gradient : lookup.features) {
         if (gradient.table != table_position) continue;
         DYNEMB_RETURN_IF_ERROR(CheckResidual(table, gradient, count));
-        update->sources.push_back({&gradient, nullptr, count, BagScales(gradient)});
+        update->sources.push_back({&gradient, nullptr, BagScales(gradient)});
         update->num_ids += gradient.NumIds();
       }
       lists.push_back(list);

@@ -138,7 +138,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_has_its_class_and_names_what_matters(mistake):
+def test_a_mistake_has_its_class_and_names_what_matters(mistake, platform):
     make, error, words = MISTAKES[mistake]
 
     with pytest.raises(getattr(dj.errors, error)) as info:
@@ -149,7 +149,8 @@ def test_a_mistake_has_its_class_and_names_what_matters(mistake):
     assert isinstance(info.value, dj.errors.DynembError)
     # What, got, do: two clauses at least, and no internals of XLA around them.
     assert len(text) > 30
-    assert "XlaRuntimeError" not in text
+    # A full card has to name XLA, which has taken most of it.
+    assert "XLA" not in text or (platform, mistake) == ("gpu", "memory")
 
 
 @pytest.mark.parametrize(
