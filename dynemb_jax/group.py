@@ -169,6 +169,7 @@ def _native_fields(table: TableConfig) -> dict[str, Any]:
         "beta2": float(rule.beta2),
         "epsilon": float(rule.epsilon),
         "initial_state": float(rule.initial_state),
+        "initial_scalar": float(rule.initial_scalar),
         "initializer": table.initializer.kind,
         "initializer_parameter": table.initializer.resolve(table.dim),
         "max_load": float(table.max_load),

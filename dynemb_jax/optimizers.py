@@ -42,6 +42,7 @@ class NativeRule:
     beta2: float = 0.0
     epsilon: float = 0.0
     initial_state: float = 0.0
+    initial_scalar: float = 0.0
 
 
 @dataclass(frozen=True)

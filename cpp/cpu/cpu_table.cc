@@ -40,7 +40,8 @@ void CpuTable::InitState(RowIndex row) {
   float* base = Row(row);
   float* state = base + layout_.VectorOffset(0);
   std::fill(state, base + layout_.ScalarOffset(), config_.optimizer.initial_state);
-  std::fill(base + layout_.ScalarOffset(), base + layout_.StrideFloats(), 0.0f);
+  std::fill(base + layout_.ScalarOffset(), base + layout_.StrideFloats(),
+            config_.optimizer.initial_scalar);
 }
 
 void CpuTable::FillMissing(Key key, float* out) const {

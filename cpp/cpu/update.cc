@@ -113,8 +113,15 @@ void UpdateRow(const Rule& rule, const RowLayout& layout, const float* __restric
                float* __restrict row) {
   float* __restrict s0 = row + layout.VectorOffset(0);
   float* __restrict s1 = row + layout.VectorOffset(1);
-  const auto terms = rule.Row(row + layout.ScalarOffset());
   float none0 = 0.0f, none1 = 0.0f;
+  float sums[2] = {};
+  if constexpr (Rule::kSums > 0) {
+    for (int i = 0; i < layout.dim; ++i) {
+      rule.Sum(grad[i], row[i], Rule::kVectors > 0 ? s0[i] : none0,
+               Rule::kVectors > 1 ? s1[i] : none1, sums);
+    }
+  }
+  const auto terms = rule.Row(row + layout.ScalarOffset(), sums, layout.dim);
   for (int i = 0; i < layout.dim; ++i) {
     rule.Column(terms, grad[i], row[i], Rule::kVectors > 0 ? s0[i] : none0,
                 Rule::kVectors > 1 ? s1[i] : none1);

@@ -90,6 +90,7 @@ Status CudaTable::Grow(void* stream, const Room& room, TableView* view_on_device
   view_.layout = layout_;
   view_.initializer = config_.initializer;
   view_.initial_state = config_.optimizer.initial_state;
+  view_.initial_scalar = config_.optimizer.initial_scalar;
   view_.missing_value = config_.missing_value;
   view_.missing_is_initial = config_.missing_is_initial;
   room_ = room;

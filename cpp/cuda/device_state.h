@@ -22,7 +22,7 @@ struct TableView {
   int64_t* free_rows;  // stack of erased rows
   RowLayout layout;
   RowInitializer initializer;
-  float initial_state;
+  float initial_state, initial_scalar;
   float missing_value;
   bool missing_is_initial;
 

@@ -161,7 +161,7 @@ __device__ inline void InitRowByWarp(const TableView& table, Key key, int64_t ro
   }
   const int64_t state = table.layout.VectorOffset(0), scalars = table.layout.ScalarOffset();
   for (int64_t i = state + Lane(); i < table.stride_floats; i += 32) {
-    values[i] = i < scalars ? table.initial_state : 0.0f;
+    values[i] = i < scalars ? table.initial_state : table.initial_scalar;
   }
 }
 

@@ -73,7 +73,7 @@ __device__ auto WarpTerms(const Rule& rule, const TableView& table, float* row) 
   float scalars[Rule::kScalars > 0 ? Rule::kScalars : 1] = {};
   float* at = row + table.layout.ScalarOffset();
   for (int i = 0; i < Rule::kScalars; ++i) scalars[i] = at[i];
-  const auto terms = rule.Row(scalars);
+  const auto terms = rule.Row(scalars, nullptr, table.layout.dim);
   __syncwarp();
   if (Lane() == 0) {
     for (int i = 0; i < Rule::kScalars; ++i) at[i] = scalars[i];

@@ -39,8 +39,11 @@ inline TableConfig ConfigFromDict(const nb::dict& fields, uint64_t seed) {
   config.name = nb::cast<std::string>(fields["name"]);
   config.dim = nb::cast<int>(fields["dim"]);
   config.optimizer = {static_cast<OptimizerKind>(nb::cast<int>(fields["optimizer"])),
-                      nb::cast<double>(fields["beta1"]), nb::cast<double>(fields["beta2"]),
-                      nb::cast<float>(fields["epsilon"]), nb::cast<float>(fields["initial_state"])};
+                      nb::cast<double>(fields["beta1"]),
+                      nb::cast<double>(fields["beta2"]),
+                      nb::cast<float>(fields["epsilon"]),
+                      nb::cast<float>(fields["initial_state"]),
+                      nb::cast<float>(fields["initial_scalar"])};
   config.initializer = {static_cast<InitializerKind>(nb::cast<int>(fields["initializer"])),
                         nb::cast<float>(fields["initializer_parameter"]),
                         RowInitStream(seed, config.name)};

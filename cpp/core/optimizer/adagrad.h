@@ -12,12 +12,13 @@ namespace dynemb {
 struct Adagrad {
   static constexpr int kVectors = 1;
   static constexpr int kScalars = 0;
+  static constexpr int kSums = 0;
   struct RowTerms {};
 
   DYNEMB_HD Adagrad(const OptimizerParameters& parameters, const StepOperands& operands)
       : learning_rate(operands.learning_rate), epsilon(parameters.epsilon) {}
 
-  DYNEMB_HD RowTerms Row(float*) const { return {}; }
+  DYNEMB_HD RowTerms Row(float*, const float*, int) const { return {}; }
   DYNEMB_HD void Column(RowTerms, float g, float& w, float& a, float&) const {
     a += g * g;
     float scale = 1.0f / sqrtf(a + epsilon);

@@ -53,12 +53,13 @@ struct AdamRule {
 struct Adam : AdamRule {
   static constexpr int kVectors = 2;
   static constexpr int kScalars = 0;
+  static constexpr int kSums = 0;
 
   DYNEMB_HD Adam(const OptimizerParameters& parameters, const StepOperands& operands)
       : AdamRule(parameters, operands.learning_rate),
         terms(TermsAt(static_cast<double>(operands.step) + 1.0)) {}
 
-  DYNEMB_HD RowTerms Row(float*) const { return terms; }
+  DYNEMB_HD RowTerms Row(float*, const float*, int) const { return terms; }
 
   RowTerms terms;
 };
@@ -67,11 +68,12 @@ static_assert(UpdateRule<Adam>);
 struct AdamPerRow : AdamRule {
   static constexpr int kVectors = 2;
   static constexpr int kScalars = 1;  // steps of this row
+  static constexpr int kSums = 0;
 
   DYNEMB_HD AdamPerRow(const OptimizerParameters& parameters, const StepOperands& operands)
       : AdamRule(parameters, operands.learning_rate) {}
 
-  DYNEMB_HD RowTerms Row(float* scalars) const {
+  DYNEMB_HD RowTerms Row(float* scalars, const float*, int) const {
     int32_t count;
     memcpy(&count, scalars, sizeof count);
     ++count;

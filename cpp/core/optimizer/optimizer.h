@@ -10,13 +10,15 @@
 namespace dynemb {
 
 enum class OptimizerKind : int32_t { kSgd = 0, kAdagrad = 1, kAdam = 2, kAdamPerRow = 3 };
+inline constexpr int kOptimizerKinds = 4;
 
 // The numbers of an optimizer; each kind says which it reads.
 struct OptimizerParameters {
   OptimizerKind kind;
   double beta1, beta2;
   float epsilon;
-  float initial_state;  // first value of every state column
+  float initial_state;   // first value of every state column
+  float initial_scalar;  // first value of every number per row
 };
 
 // Operands of one step, equal for all rows.
@@ -27,17 +29,20 @@ struct StepOperands {
 
 // A rule is a type with
 //   kVectors   state vectors of `dim` columns each
-//   kScalars   numbers per row behind them (whole numbers, as the bits of a float)
-//   Rule(parameters, operands)         once a step
-//   Row(scalars) -> RowTerms           once a row, may advance the scalars
-//   Column(terms, g, w, s0, s1)        once a column; unused states are dummies
+//   kScalars   numbers per row behind them (whole numbers as the bits of a float)
+//   kSums      sums over a row's columns that its terms need, at most 2
+//   Rule(parameters, operands)            once a step
+//   Sum(g, w, s0, s1, sums)               once a column, adds its share; if kSums > 0
+//   Row(scalars, sums, dim) -> RowTerms   once a row, may advance the scalars
+//   Column(terms, g, w, s0, s1)           once a column; unused states are dummies
 template <class Rule>
 concept UpdateRule = requires(const Rule rule, float* scalars, float g, float& w, float& s) {
   { Rule::kVectors } -> std::convertible_to<int>;
   { Rule::kScalars } -> std::convertible_to<int>;
-  { rule.Row(scalars) };
-  { rule.Column(rule.Row(scalars), g, w, s, s) } -> std::same_as<void>;
-  requires Rule::kVectors <= 2;
+  { Rule::kSums } -> std::convertible_to<int>;
+  { rule.Row(scalars, scalars, 1) };
+  { rule.Column(rule.Row(scalars, scalars, 1), g, w, s, s) } -> std::same_as<void>;
+  requires Rule::kVectors <= 2 && Rule::kSums <= 2;
 };
 
 }  // namespace dynemb

@@ -8,12 +8,13 @@ namespace dynemb {
 struct Sgd {
   static constexpr int kVectors = 0;
   static constexpr int kScalars = 0;
+  static constexpr int kSums = 0;
   struct RowTerms {};
 
   DYNEMB_HD Sgd(const OptimizerParameters&, const StepOperands& operands)
       : learning_rate(operands.learning_rate) {}
 
-  DYNEMB_HD RowTerms Row(float*) const { return {}; }
+  DYNEMB_HD RowTerms Row(float*, const float*, int) const { return {}; }
   DYNEMB_HD void Column(RowTerms, float g, float& w, float&, float&) const {
     w -= learning_rate * g;
   }
