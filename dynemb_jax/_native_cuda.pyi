@@ -10,3 +10,5 @@ from dynemb_jax._native import registrations as registrations
 from dynemb_jax._native import renew as renew
 from dynemb_jax._native import stats as stats
 from dynemb_jax._native import version as version
+
+def allow_cooperative_launch(allowed: bool) -> None: ...

@@ -85,7 +85,8 @@ __global__ void __launch_bounds__(kEndThreads)
       NextVersion(group);
       *token_out = group.version;
     }
-    ResetCall(group);
+    scratch.counts[0] = CallCounts{};
+    ResetCall(group, scratch.miss_count);
   }
   WriteSnapshot(snapshot);
 }
@@ -122,7 +123,7 @@ Status CudaBackend::Assign(const Executor& exec, TokenPair token, const AssignBa
   DYNEMB_RETURN_IF_ERROR(PrepareLookup(exec, lookup, &call));
   DYNEMB_RETURN_IF_ERROR(MakeRoom(exec, token.in, &call));
   DYNEMB_RETURN_IF_ERROR(Probe(exec, token.in, &call));
-  DYNEMB_RETURN_IF_ERROR(Insert(exec, &call));
+  DYNEMB_RETURN_IF_ERROR(ElectAndInsert(exec, &call));
   LastKernel<<<Blocks(capacity), kThreads, 0, stream>>>(call.scratch, batch.keys.table, capacity,
                                                         plan.At<int32_t>(last));
   WriteKernel<<<Blocks(capacity * 32), kThreads, 0, stream>>>(

@@ -28,13 +28,21 @@ CudaBackend::~CudaBackend() {
 }
 
 Status CudaBackend::Init(int32_t first_version) {
+  int device = 0, sms = 0, cooperative = 0;
+  DYNEMB_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
+  DYNEMB_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
+  DYNEMB_CUDA_RETURN_IF_ERROR(
+      cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, device));
+  num_sms_ = static_cast<unsigned>(sms);
+  cooperative_ = cooperative != 0;
   const Bytes tables = static_cast<Bytes>(configs().size());
   // Group and table states side by side: one copy takes both.
   const Bytes group_bytes = static_cast<Bytes>(sizeof(GroupState));
   const Bytes state_bytes = RoundUp(group_bytes + tables * static_cast<Bytes>(sizeof(TableState)));
   const Bytes view_bytes = RoundUp(tables * static_cast<Bytes>(sizeof(TableView)));
   const Bytes optimizer_bytes = RoundUp(tables * static_cast<Bytes>(sizeof(OptimizerParameters)));
-  const Bytes bytes = state_bytes + view_bytes + optimizer_bytes;
+  const Bytes counts_bytes = RoundUp(tables * static_cast<Bytes>(sizeof(CallCounts)));
+  const Bytes bytes = state_bytes + view_bytes + optimizer_bytes + counts_bytes + 256;
   void* block = nullptr;
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaMalloc(&block, static_cast<size_t>(bytes)));
   device_block_ = static_cast<std::byte*>(block);
@@ -42,6 +50,9 @@ Status CudaBackend::Init(int32_t first_version) {
   states_ = reinterpret_cast<TableState*>(device_block_ + group_bytes);
   views_ = reinterpret_cast<TableView*>(device_block_ + state_bytes);
   optimizers_ = reinterpret_cast<OptimizerParameters*>(device_block_ + state_bytes + view_bytes);
+  std::byte* counts = device_block_ + state_bytes + view_bytes + optimizer_bytes;
+  call_counts_ = reinterpret_cast<CallCounts*>(counts);
+  miss_count_ = reinterpret_cast<uint32_t*>(counts + counts_bytes);
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemset(device_block_, 0, static_cast<size_t>(bytes)));
   GroupState first{};
   first.version = first_version;

@@ -39,6 +39,9 @@ class CudaBackend : public Backend {
   Status Renew(int32_t* version) override;
   Status Stats(std::vector<TableStats>* stats) override;
 
+  // For tests: without it, absent keys take two launches.
+  static void AllowCooperativeLaunch(bool allowed);
+
  private:
   explicit CudaBackend(std::vector<TableConfig> configs) : Backend(std::move(configs)) {}
 
@@ -61,7 +64,9 @@ class CudaBackend : public Backend {
   Status MakeRoom(const Executor& exec, const int32_t* token, DeviceLookup* call);
   Status CountNewKeys(const Executor& exec, const int32_t* token, DeviceLookup* call,
                       std::vector<int64_t>* new_keys);
-  Status Insert(const Executor& exec, DeviceLookup* call);
+  // Absent keys of a probed call become rows.
+  Status ElectAndInsert(const Executor& exec, DeviceLookup* call);
+  unsigned MissBlocks(const DeviceLookup& call) const;
 
   std::mutex mutex_;
   std::vector<std::unique_ptr<CudaTable>> tables_;
@@ -72,6 +77,10 @@ class CudaBackend : public Backend {
   OptimizerParameters* optimizers_ = nullptr;
   Snapshots snapshots_;
   std::vector<std::byte> state_copy_;
+  CallCounts* call_counts_ = nullptr;  // [tables]
+  uint32_t* miss_count_ = nullptr;
+  unsigned num_sms_ = 0;      // multiprocessors of the device
+  bool cooperative_ = false;  // the device can start all blocks of a launch at once
   uint32_t epoch_ = 0;
   int64_t call_ = 0;   // calls enqueued
   int64_t waits_ = 0;  // times the host waited for the device to make room

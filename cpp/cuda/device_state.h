@@ -61,7 +61,7 @@ struct GroupState {
   uint64_t ids_checksum;
 };
 
-// What one call does to one table, gathered by its kernels; zeroed before.
+// What one call does to one table, gathered by its kernels; zero between calls.
 struct CallCounts {
   int32_t unique;    // distinct rows numbered so far
   int32_t new_rows;  // rows asked for so far

@@ -5,49 +5,9 @@
 
 #include "core/pool.h"
 #include "cuda/call_state.cuh"
+#include "cuda/pieces.cuh"
 
 namespace dynemb {
-
-// VEC floats of one row, by the lanes of a warp: 16 bytes a lane where rows of the
-// output are aligned, else 4.
-template <int VEC>
-struct Piece {
-  float value[VEC];
-
-  __device__ static Piece Load(const float* from) {
-    Piece piece;
-    if constexpr (VEC == 4) {
-      const float4 four = *reinterpret_cast<const float4*>(from);
-      piece.value[0] = four.x;
-      piece.value[1] = four.y;
-      piece.value[2] = four.z;
-      piece.value[3] = four.w;
-    } else {
-      piece.value[0] = *from;
-    }
-    return piece;
-  }
-  __device__ void Store(float* to) const {
-    if constexpr (VEC == 4) {
-      // Written once and not read here again: keep the cache for rows.
-      __stcs(reinterpret_cast<float4*>(to), make_float4(value[0], value[1], value[2], value[3]));
-    } else {
-      *to = value[0];
-    }
-  }
-  __device__ void StoreCached(float* to) const {
-    if constexpr (VEC == 4) {
-      *reinterpret_cast<float4*>(to) = make_float4(value[0], value[1], value[2], value[3]);
-    } else {
-      *to = value[0];
-    }
-  }
-  __device__ static Piece Filled(float x) {
-    Piece piece;
-    for (float& v : piece.value) v = x;
-    return piece;
-  }
-};
 
 // Columns [column, column + VEC) of what a key without a row looks like.
 template <int VEC>
@@ -63,14 +23,6 @@ __device__ Piece<VEC> MissingPiece(const TableView& table, Key key, int column) 
     piece.value[i] = InitialValue(init, random.word[(column + i) % 4]);
   }
   return piece;
-}
-
-template <int VEC>
-__device__ Piece<VEC> RowPiece(const TableView& table, const FeatureParam& feature, int64_t i,
-                               int64_t row, int column) {
-  if (row >= 0) return Piece<VEC>::Load(table.Row(row) + column);
-  if (row == kRowPadded) return Piece<VEC>::Filled(0.0f);
-  return MissingPiece<VEC>(table, LoadKeyOnDevice(feature, i), column);
 }
 
 // Row numbers of a training lookup; also writes the id's position among the
@@ -120,186 +72,234 @@ struct FindRows {
   }
 };
 
+// Ids of a warp by what became of them.
+struct IdCounts {
+  unsigned found = 0, padded = 0, missing = 0;
+
+  // One id a lane; all lanes call it.
+  __device__ void Add(int64_t row, bool is_id) {
+    const auto count = [](bool one) {
+      return static_cast<unsigned>(__popc(__ballot_sync(kFullWarp, one)));
+    };
+    found += count(is_id && row >= 0);
+    padded += count(is_id && row == kRowPadded);
+    missing += count(is_id && row == kRowRefused);
+  }
+};
+
 // Adds up per block before it touches global counters: they are few and hot.
 template <class Rows>
-__device__ void CountBlock(const Rows& rows, const FeatureParam& feature, unsigned found,
-                           unsigned padded, unsigned missing) {
+__device__ void CountBlock(const Rows& rows, const FeatureParam& feature, const IdCounts& counts) {
   __shared__ unsigned sums[3];
   if (threadIdx.x < 3) sums[threadIdx.x] = 0;
   __syncthreads();
   if (Lane() == 0) {
-    atomicAdd(&sums[0], found);
-    atomicAdd(&sums[1], padded);
-    atomicAdd(&sums[2], missing);
+    atomicAdd(&sums[0], counts.found);
+    atomicAdd(&sums[1], counts.padded);
+    atomicAdd(&sums[2], counts.missing);
   }
   __syncthreads();
   if (threadIdx.x == 0) rows.Count(feature, sums[0], sums[1], sums[2]);
 }
 
-// Copies the rows of ids [first, first + 32), one row number a lane. LANES lanes
-// share a row, so narrow rows still fill the warp.
+// Rows in flight of a warp.
+inline constexpr int kGatherStages = 8;
+using GatherRing = Ring<kGatherStages, 1>;
+
+// Writes what ids [first, first + count) without a row look like.
 template <int VEC>
-__device__ void CopyRows(const TableView& table, const FeatureParam& feature, int64_t first,
-                         int64_t row, int lanes) {
-  constexpr int kUnroll = 4;
+__device__ void WriteAbsent(const TableView& table, const FeatureParam& feature, int64_t first,
+                            int count, int64_t row) {
   const int dim = table.layout.dim;
-  const int rows_at_once = 32 / lanes;
-  const int sub = Lane() / lanes, column0 = (Lane() % lanes) * VEC;
-  for (int start = 0; start < dim; start += lanes * VEC) {
-    const int column = start + column0;
-    const bool active = column < dim;
-    for (int r = 0; r < 32; r += rows_at_once * kUnroll) {
-      Piece<VEC> pieces[kUnroll];
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        const int source = r + u * rows_at_once + sub;
-        const int64_t from = __shfl_sync(kFullWarp, row, source & 31);
-        if (active && source < 32 && first + source < feature.num_ids) {
-          pieces[u] = RowPiece<VEC>(table, feature, first + source, from, column);
-        }
-      }
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        const int source = r + u * rows_at_once + sub;
-        if (active && source < 32 && first + source < feature.num_ids) {
-          pieces[u].Store(feature.rows_out + (first + source) * dim + column);
-        }
-      }
+  unsigned absent = __ballot_sync(kFullWarp, row < 0 && Lane() < count);
+  while (absent != 0) {
+    const int source = __ffs(static_cast<int>(absent)) - 1;
+    absent &= absent - 1;
+    const bool padded = __shfl_sync(kFullWarp, row, source) == kRowPadded;
+    const int64_t i = first + source;
+    const Key key = LoadKeyOnDevice(feature, i);
+    for (int column = Lane() * VEC; column < dim; column += 32 * VEC) {
+      const Piece<VEC> piece =
+          padded ? Piece<VEC>::Filled(0.0f) : MissingPiece<VEC>(table, key, column);
+      piece.StoreStreaming(feature.rows_out + i * dim + column);
     }
   }
 }
 
-// Pools the bag of output `bag`; returns what Resolve found, per warp.
-template <int VEC, class Rows>
-__device__ void PoolBag(const Rows& rows, const TableView& table, const FeatureParam& feature,
-                        int64_t bag, unsigned* found, unsigned* padded, unsigned* missing) {
+// Copies the rows of ids [first, first + count), one row number a lane; `lanes` share a
+// row, so narrow rows still fill the warp.
+template <int VEC>
+__device__ void CopyRows(const GatherRing& ring, const TableView& table,
+                         const FeatureParam& feature, int64_t first, int count, int64_t row) {
   const int dim = table.layout.dim;
-  for (int start = 0; start < dim; start += 32 * VEC) {
-    const int column = start + Lane() * VEC;
+  const Teams<VEC> teams(LanesOfRow(dim, 1));
+  for (int start = 0; start < dim; start += teams.columns()) {
+    const int column = start + teams.column();
+    const bool active = column < dim;
+    float* out = feature.rows_out + (first + teams.team) * dim + column;
+    for (int turn = 0; turn < teams.lanes + ring.kAhead; ++turn) {
+      const int64_t from = __shfl_sync(kFullWarp, row, turn * teams.count() + teams.team);
+      if (turn < teams.lanes && active && from >= 0) {
+        ring.Copy<VEC>(turn, 0, table.Row(from) + column);
+      }
+      ring.Turn();
+      const int done = turn - ring.kAhead;
+      if (done < 0) continue;
+      const int64_t of = __shfl_sync(kFullWarp, row, done * teams.count() + teams.team);
+      if (active && of >= 0) ring.Read<VEC>(done, 0).StoreStreaming(out);
+      out += teams.count() * dim;
+    }
+  }
+  WriteAbsent<VEC>(table, feature, first, count, row);
+}
+
+// Where features are copied: kThreads ids a block.
+template <class List, class Rows>
+__global__ void __launch_bounds__(kThreads, 6)
+    CopyKernel(const __grid_constant__ List list, const TableView* views, Rows rows) {
+  __shared__ RingMemory<kThreads, kGatherStages, 1> memory;
+  const FeatureParam& feature = FeatureOfBlock(list);
+  const TableView& table = views[feature.table];
+  const int64_t first =
+      int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x / 32 * 32;
+  const int count = static_cast<int>(max(int64_t{0}, min(int64_t{32}, feature.num_ids - first)));
+  const int64_t i = first + Lane();
+  if (rows.Poisoned()) {
+    if (Lane() < count) rows.Poison(feature, i);
+    for (int64_t j = Lane(); j < int64_t{count} * table.layout.dim; j += 32) {
+      feature.rows_out[first * table.layout.dim + j] = __int_as_float(0x7FC00000);
+    }
+    return;
+  }
+  const int64_t row = Lane() < count ? rows.Resolve(table, feature, i) : kRowPadded;
+  if (table.layout.dim % 4 == 0) {
+    CopyRows<4>(memory.Mine(), table, feature, first, count, row);
+  } else {
+    CopyRows<1>(memory.Mine(), table, feature, first, count, row);
+  }
+  IdCounts counts;
+  counts.Add(row, Lane() < count);
+  CountBlock(rows, feature, counts);
+}
+
+// A bag's rows, summed by one warp. Its ids' counts are added up by all lanes alike.
+template <int VEC, class Rows>
+__device__ void PoolBag(const GatherRing& ring, const Rows& rows, const TableView& table,
+                        const FeatureParam& feature, int64_t bag, IdCounts* counts) {
+  const int dim = table.layout.dim;
+  const Teams<VEC> teams(LanesOfRow(dim, 1));
+  for (int start = 0; start < dim; start += teams.columns()) {
+    const int column = start + teams.column();
+    const bool active = column < dim;
     // A float sum of 32 rows at a time, those in double: a bag may hold a million ids.
     double total[VEC] = {};
     BagSums sums;
     for (int64_t base = 0; base < feature.bag_length; base += 32) {
-      const int64_t position = base + Lane();
-      const bool in_bag = position < feature.bag_length;
-      const int64_t i = bag * feature.bag_length + position;
+      const int64_t i = bag * feature.bag_length + base + Lane();
+      const int length = static_cast<int>(min(int64_t{32}, feature.bag_length - base));
       int64_t row = kRowPadded;
       float weight = 0.0f;
-      if (in_bag) {
+      if (Lane() < length) {
         row = rows.Resolve(table, feature, i);
         weight = feature.weights == nullptr ? 1.0f : feature.weights[i];
       }
-      if (start == 0) {
-        *found += static_cast<unsigned>(__popc(__ballot_sync(kFullWarp, row >= 0)));
-        *padded +=
-            static_cast<unsigned>(__popc(__ballot_sync(kFullWarp, in_bag && row == kRowPadded)));
-        *missing += static_cast<unsigned>(__popc(__ballot_sync(kFullWarp, row == kRowRefused)));
-      }
-      const int length = static_cast<int>(min(int64_t{32}, feature.bag_length - base));
+      if (start == 0) counts->Add(row, Lane() < length);
+      if (row != kRowPadded) sums.Add(weight);
+      const int turns = (length + teams.count() - 1) / teams.count();
       Piece<VEC> part = Piece<VEC>::Filled(0.0f);
-      for (int j = 0; j < length; ++j) {
-        const int64_t from = __shfl_sync(kFullWarp, row, j);
-        const float w = __shfl_sync(kFullWarp, weight, j);
-        if (from == kRowPadded) continue;
-        sums.Add(w);
-        if (column < dim) {
-          const Piece<VEC> piece =
-              RowPiece<VEC>(table, feature, bag * feature.bag_length + base + j, from, column);
-#pragma unroll
-          for (int v = 0; v < VEC; ++v) part.value[v] += w * piece.value[v];
+      for (int turn = 0; turn < turns + ring.kAhead; ++turn) {
+        const int64_t from = __shfl_sync(kFullWarp, row, turn * teams.count() + teams.team);
+        if (turn < turns && active && from >= 0) {
+          ring.Copy<VEC>(turn, 0, table.Row(from) + column);
         }
+        ring.Turn();
+        const int done = turn - ring.kAhead;
+        if (done < 0) continue;
+        const int source = done * teams.count() + teams.team;
+        const int64_t of = __shfl_sync(kFullWarp, row, source);
+        const float w = __shfl_sync(kFullWarp, weight, source);
+        if (active && of >= 0) part.AddScaled(w, ring.Read<VEC>(done, 0));
+      }
+      teams.Combine(&part);
+      unsigned missing = __ballot_sync(kFullWarp, row == kRowRefused);
+      while (missing != 0) {
+        const int source = __ffs(static_cast<int>(missing)) - 1;
+        missing &= missing - 1;
+        const Key key = LoadKeyOnDevice(feature, i - Lane() + source);
+        const float w = __shfl_sync(kFullWarp, weight, source);
+        if (active) part.AddScaled(w, MissingPiece<VEC>(table, key, column));
       }
       for (int v = 0; v < VEC; ++v) total[v] += static_cast<double>(part.value[v]);
     }
+    sums.weight = WarpSum(sums.weight);
+    sums.absolute_weight = WarpSum(sums.absolute_weight);
+    sums.squared_weight = WarpSum(sums.squared_weight);
     const double scale = static_cast<double>(BagScale(feature.combiner, sums));
     Piece<VEC> pooled;
     for (int v = 0; v < VEC; ++v) pooled.value[v] = static_cast<float>(total[v] * scale);
-    if (column < dim) pooled.Store(feature.rows_out + bag * dim + column);
+    if (active && teams.team == 0) pooled.StoreStreaming(feature.rows_out + bag * dim + column);
   }
 }
 
-// Outputs of a block: kThreads ids where they are copied, kThreads / 32 bags where
-// they are pooled.
+// Where features are pooled: a bag a warp.
 template <class List, class Rows>
 __global__ void __launch_bounds__(kThreads, 4)
-    GatherKernel(const __grid_constant__ List list, const TableView* views, Rows rows) {
+    PoolKernel(const __grid_constant__ List list, const TableView* views, Rows rows) {
+  __shared__ RingMemory<kThreads, kGatherStages, 1> memory;
   const FeatureParam& feature = FeatureOfBlock(list);
   const TableView& table = views[feature.table];
-  const int dim = table.layout.dim;
-  const int64_t block = blockIdx.x - feature.first_block;
-  const int warp = static_cast<int>(threadIdx.x / 32);
-  const bool poisoned = rows.Poisoned();
-  const bool wide = dim % 4 == 0;
-  unsigned found = 0, padded = 0, missing = 0;
-
-  if (feature.combiner == Combiner::kNone) {
-    const int64_t first = block * kThreads + warp * 32;
-    const int64_t i = first + Lane();
-    int64_t row = kRowPadded;
-    if (i < feature.num_ids) {
-      if (poisoned) {
-        rows.Poison(feature, i);
-      } else {
-        row = rows.Resolve(table, feature, i);
-      }
+  const int64_t bag =
+      int64_t{blockIdx.x - feature.first_block} * (kThreads / 32) + threadIdx.x / 32;
+  const bool in_range = bag < feature.num_outputs;
+  if (rows.Poisoned()) {
+    if (!in_range) return;
+    for (int64_t j = Lane(); j < feature.bag_length; j += 32) {
+      rows.Poison(feature, bag * feature.bag_length + j);
     }
-    if (poisoned) {
-      for (int64_t j = first * dim + Lane(); j < min(first + 32, feature.num_ids) * dim; j += 32) {
-        feature.rows_out[j] = __int_as_float(0x7FC00000);
-      }
-      return;
+    for (int j = Lane(); j < table.layout.dim; j += 32) {
+      feature.rows_out[bag * table.layout.dim + j] = __int_as_float(0x7FC00000);
     }
-    found = static_cast<unsigned>(__popc(__ballot_sync(kFullWarp, row >= 0)));
-    padded = static_cast<unsigned>(
-        __popc(__ballot_sync(kFullWarp, i < feature.num_ids && row == kRowPadded)));
-    missing = static_cast<unsigned>(__popc(__ballot_sync(kFullWarp, row == kRowRefused)));
-    if (wide) {
-      int lanes = 1;
-      while (lanes < 32 && lanes * 4 < dim) lanes *= 2;
-      CopyRows<4>(table, feature, first, row, lanes);
-    } else {
-      CopyRows<1>(table, feature, first, row, 32);
-    }
-  } else {
-    const int64_t bag = block * (kThreads / 32) + warp;
-    if (bag < feature.num_outputs) {
-      if (poisoned) {
-        for (int64_t j = Lane(); j < feature.bag_length; j += 32) {
-          rows.Poison(feature, bag * feature.bag_length + j);
-        }
-        for (int j = Lane(); j < dim; j += 32) {
-          feature.rows_out[bag * dim + j] = __int_as_float(0x7FC00000);
-        }
-      } else if (wide) {
-        PoolBag<4>(rows, table, feature, bag, &found, &padded, &missing);
-      } else {
-        PoolBag<1>(rows, table, feature, bag, &found, &padded, &missing);
-      }
-    }
-    if (poisoned) return;
+    return;
   }
-  CountBlock(rows, feature, found, padded, missing);
+  IdCounts counts;
+  if (in_range && table.layout.dim % 4 == 0) {
+    PoolBag<4>(memory.Mine(), rows, table, feature, bag, &counts);
+  } else if (in_range) {
+    PoolBag<1>(memory.Mine(), rows, table, feature, bag, &counts);
+  }
+  CountBlock(rows, feature, counts);
 }
 
-// Gives the features of a gather their blocks; returns how many there are.
-inline uint32_t LayOutGather(FeatureList* list) {
+// The copied or the pooled features of a list; returns their blocks.
+inline uint32_t LayOutGather(const FeatureList& all, bool pooled, FeatureList* some) {
+  const int64_t per_block = pooled ? kThreads / 32 : kThreads;
   uint32_t blocks = 0;
-  for (int f = 0; f < list->count; ++f) {
-    FeatureParam& feature = list->features[f];
+  some->count = 0;
+  for (int f = 0; f < all.count; ++f) {
+    if ((all.features[f].combiner != Combiner::kNone) != pooled) continue;
+    FeatureParam& feature = some->features[some->count++];
+    feature = all.features[f];
     feature.first_block = blocks;
-    const int64_t per_block = feature.combiner == Combiner::kNone ? kThreads : kThreads / 32;
     blocks += static_cast<uint32_t>((feature.num_outputs + per_block - 1) / per_block);
   }
   return blocks;
 }
 
 template <class Rows>
-void LaunchGather(FeatureList list, const TableView* views, const Rows& rows, cudaStream_t stream) {
-  const uint32_t blocks = LayOutGather(&list);
-  if (blocks == 0) return;
-  WithFew(list, CallTables{}, [&](const auto& some, const auto&) {
-    GatherKernel<<<blocks, kThreads, 0, stream>>>(some, views, rows);
-  });
+void LaunchGather(const FeatureList& all, const TableView* views, const Rows& rows,
+                  cudaStream_t stream) {
+  for (const bool pooled : {false, true}) {
+    FeatureList list;
+    const uint32_t blocks = LayOutGather(all, pooled, &list);
+    if (blocks == 0) continue;
+    WithFew(list, CallTables{}, [&](const auto& some, const auto&) {
+      if (pooled) {
+        PoolKernel<<<blocks, kThreads, 0, stream>>>(some, views, rows);
+      } else {
+        CopyKernel<<<blocks, kThreads, 0, stream>>>(some, views, rows);
+      }
+    });
+  }
 }
 
 }  // namespace dynemb

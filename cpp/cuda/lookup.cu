@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 
 #include "cuda/cuda_backend.h"
@@ -18,13 +19,14 @@ namespace {
 constexpr int kTightCalls = 4;
 // Batches that find room without the host waiting, once a table has head-room.
 constexpr int kHeadRoomBatches = 4;
+// Fit beside each other, which a cooperative launch asks for.
+constexpr unsigned kMissBlocksPerSm = 4;
 
 unsigned Blocks(int64_t threads) {
   return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
 }
 
-// Most calls miss nothing: few blocks to find that out.
-unsigned MissBlocks(int64_t num_ids) { return std::min(Blocks(num_ids), 264u); }
+std::atomic<bool> cooperative_allowed{true};
 
 __global__ void __launch_bounds__(kThreads) CountElectedKernel(LookupScratch scratch) {
   const uint32_t count = *scratch.miss_count;
@@ -43,7 +45,8 @@ __global__ void __launch_bounds__(kEndThreads)
   const bool runs = Runs(group);
   const bool books = runs && group.may_replay == 0;
   for (int t = static_cast<int>(threadIdx.x); t < tables.count; t += kEndThreads) {
-    const CallCounts& counts = scratch.counts[t];
+    const CallCounts counts = scratch.counts[t];
+    scratch.counts[t] = CallCounts{};
     header[kHeaderCounts + t] = runs ? counts.unique : 0;
     if (!books) continue;
     TableState& state = scratch.states[tables.table[t]];
@@ -71,12 +74,16 @@ __global__ void __launch_bounds__(kEndThreads)
       }
       *token_out = group.version;
     }
-    ResetCall(group);
+    ResetCall(group, scratch.miss_count);
   }
   WriteSnapshot(snapshot);
 }
 
-__global__ void ResetCallKernel(GroupState* group) { ResetCall(*group); }
+// After a pass that only counted.
+__global__ void ResetCallKernel(LookupScratch scratch, int num_tables) {
+  for (int t = 0; t < num_tables; ++t) scratch.counts[t] = CallCounts{};
+  ResetCall(*scratch.group, scratch.miss_count);
+}
 
 }  // namespace
 
@@ -126,16 +133,12 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
   s.states = states_;
   s.miss_mask = slots - 1;
   ScratchPlan plan;
-  const size_t zeroed = plan.Add<CallCounts>(call->tables.count);
-  const size_t miss_count = plan.Add<uint32_t>(1);
   const size_t miss_slots = plan.Add<int32_t>(slots);
-  call->zeroed_bytes = plan.bytes();
   const size_t rows = plan.Add<int64_t>(call->num_ids);
   const size_t misses = plan.Add<Miss>(call->num_ids);
   DYNEMB_RETURN_IF_ERROR(plan.Allocate(exec));
-  call->zeroed = plan.At<void>(zeroed);
-  s.counts = plan.At<CallCounts>(zeroed);
-  s.miss_count = plan.At<uint32_t>(miss_count);
+  s.counts = call_counts_;
+  s.miss_count = miss_count_;
   s.rows = plan.At<int64_t>(rows);
   s.misses = plan.At<Miss>(misses);
   s.miss_slots = plan.At<int32_t>(miss_slots);
@@ -145,41 +148,68 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
 Status CudaBackend::Probe(const Executor& exec, const int32_t* token, DeviceLookup* call) {
   const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
   call->scratch.epoch = NextEpoch(exec);
-  DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(call->zeroed, 0, call->zeroed_bytes, stream));
   if (call->num_ids == 0) {
     StartEmptyLookupKernel<<<1, 1, 0, stream>>>(group_, token, call->replayable);
     return CudaStatus(cudaGetLastError(), "lookup");
   }
+  bool is_first = true;
   for (size_t l = 0; l < call->lists.size(); ++l) {
     if (call->blocks[l] == 0) continue;
     WithFew(call->lists[l], call->tables, [&](const auto& list, const auto& tables) {
       ProbeKernel<<<call->blocks[l], kThreads, 0, stream>>>(list, tables, call->scratch, token,
-                                                            call->replayable);
+                                                            call->replayable, is_first);
     });
+    is_first = false;
   }
-  ElectKernel<<<MissBlocks(call->num_ids), kThreads, 0, stream>>>(call->scratch);
   return CudaStatus(cudaGetLastError(), "lookup");
 }
 
-Status CudaBackend::Insert(const Executor& exec, DeviceLookup* call) {
+unsigned CudaBackend::MissBlocks(const DeviceLookup& call) const {
+  return std::min(Blocks(call.num_ids), kMissBlocksPerSm * num_sms_);
+}
+
+Status CudaBackend::ElectAndInsert(const Executor& exec, DeviceLookup* call) {
   if (call->num_ids == 0) return Status();
+  const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
+  const unsigned blocks = MissBlocks(*call);
+  cudaError_t launched = cudaSuccess;
   WithFew(FeatureList{}, call->tables, [&](const auto&, const auto& tables) {
-    InsertKernel<<<MissBlocks(call->num_ids), kThreads, 0,
-                   static_cast<cudaStream_t>(exec.stream)>>>(tables, call->scratch);
+    if (cooperative_ && cooperative_allowed.load(std::memory_order_relaxed)) {
+      cudaLaunchAttribute together{};
+      together.id = cudaLaunchAttributeCooperative;
+      together.val.cooperative = 1;
+      cudaLaunchConfig_t config{};
+      config.gridDim = blocks;
+      config.blockDim = kThreads;
+      config.stream = stream;
+      config.attrs = &together;
+      config.numAttrs = 1;
+      launched =
+          cudaLaunchKernelEx(&config, ElectAndInsertKernel<std::remove_cvref_t<decltype(tables)>>,
+                             tables, call->scratch);
+    } else {
+      ElectKernel<<<blocks, kThreads, 0, stream>>>(call->scratch);
+      InsertKernel<<<blocks, kThreads, 0, stream>>>(tables, call->scratch);
+    }
   });
+  DYNEMB_CUDA_RETURN_IF_ERROR(launched);
   return CudaStatus(cudaGetLastError(), "insert");
 }
+
+void CudaBackend::AllowCooperativeLaunch(bool allowed) { cooperative_allowed = allowed; }
 
 Status CudaBackend::CountNewKeys(const Executor& exec, const int32_t* token, DeviceLookup* call,
                                  std::vector<int64_t>* new_keys) {
   const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
   DYNEMB_RETURN_IF_ERROR(Probe(exec, token, call));
-  CountElectedKernel<<<MissBlocks(call->num_ids) + 1, kThreads, 0, stream>>>(call->scratch);
-  ResetCallKernel<<<1, 1, 0, stream>>>(group_);
+  const unsigned blocks = std::max(1u, MissBlocks(*call));
+  ElectKernel<<<blocks, kThreads, 0, stream>>>(call->scratch);
+  CountElectedKernel<<<blocks, kThreads, 0, stream>>>(call->scratch);
   std::vector<CallCounts> counts(static_cast<size_t>(call->tables.count));
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(counts.data(), call->scratch.counts,
                                               counts.size() * sizeof(CallCounts),
                                               cudaMemcpyDeviceToHost, stream));
+  ResetCallKernel<<<1, 1, 0, stream>>>(call->scratch, call->tables.count);
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream));
   ++waits_;
   for (const CallCounts& one : counts) new_keys->push_back(one.new_rows);
@@ -248,7 +278,7 @@ Status CudaBackend::Lookup(const Executor& exec, TokenPair token, const LookupBa
   DYNEMB_RETURN_IF_ERROR(PrepareLookup(exec, batch, &call));
   DYNEMB_RETURN_IF_ERROR(MakeRoom(exec, token.in, &call));
   DYNEMB_RETURN_IF_ERROR(Probe(exec, token.in, &call));
-  DYNEMB_RETURN_IF_ERROR(Insert(exec, &call));
+  DYNEMB_RETURN_IF_ERROR(ElectAndInsert(exec, &call));
   for (const FeatureList& list : call.lists) {
     LaunchGather(list, views_, TrainRows{call.scratch}, stream);
   }

@@ -16,8 +16,6 @@ struct DeviceLookup {
   int64_t num_ids = 0;
   bool replayable = true;  // the last lookup may be repeated, nothing else
   LookupScratch scratch{};
-  void* zeroed = nullptr;  // counts and miss_count, behind each other
-  size_t zeroed_bytes = 0;
 };
 
 }  // namespace dynemb

@@ -3,6 +3,8 @@
 // whoever sets it first gives the row its number among the call's unique rows.
 #pragma once  // included by lookup.cu alone
 
+#include <cooperative_groups.h>
+
 #include "cuda/call_state.cuh"
 
 namespace dynemb {
@@ -38,7 +40,7 @@ __global__ void StartEmptyLookupKernel(GroupState* group, const int32_t* token, 
 template <class List, class Tables>
 __global__ void __launch_bounds__(kThreads)
     ProbeKernel(const __grid_constant__ List list, const __grid_constant__ Tables tables,
-                LookupScratch scratch, const int32_t* token, bool replayable) {
+                LookupScratch scratch, const int32_t* token, bool replayable, bool is_first) {
   // One read for the block: all of its threads go the same way.
   __shared__ bool run;
   if (threadIdx.x == 0) {
@@ -46,6 +48,12 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
   if (!run) return;
+  if (is_first) {
+    for (uint32_t slot = blockIdx.x * kThreads + threadIdx.x; slot <= scratch.miss_mask;
+         slot += gridDim.x * kThreads) {
+      scratch.miss_slots[slot] = 0;
+    }
+  }
   const FeatureParam& feature = FeatureOfBlock(list);
   const TableView& table = scratch.tables[feature.table];
   CallCounts& counts = scratch.counts[feature.call_table];
@@ -123,9 +131,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Equal absent keys elect one miss that inserts the key.
-__global__ void __launch_bounds__(kThreads) ElectKernel(LookupScratch scratch) {
-  const uint32_t count = *scratch.miss_count;
-  if (count == 0 || !Runs(*scratch.group)) return;
+__device__ inline void Elect(const LookupScratch& scratch, uint32_t count) {
   for (uint32_t m = blockIdx.x * kThreads + threadIdx.x; m < count; m += gridDim.x * kThreads) {
     const Miss miss = scratch.misses[m];
     uint64_t slot = Mix64(HashKey(miss.key).bits + static_cast<uint64_t>(miss.table));
@@ -168,10 +174,7 @@ __device__ inline void InitRowByWarp(const TableView& table, Key key, int64_t ro
 // Elected misses become rows. Lanes place their keys; the warp then writes the
 // new rows together.
 template <class Tables>
-__global__ void __launch_bounds__(kThreads)
-    InsertKernel(const __grid_constant__ Tables tables, LookupScratch scratch) {
-  const uint32_t count = *scratch.miss_count;
-  if (count == 0 || !Runs(*scratch.group)) return;
+__device__ void InsertElected(const Tables& tables, const LookupScratch& scratch, uint32_t count) {
   const bool replay = scratch.group->may_replay != 0;
   const uint32_t warps = gridDim.x * (kThreads / 32);
   const uint32_t warp = (blockIdx.x * kThreads + threadIdx.x) / 32;
@@ -210,6 +213,31 @@ __global__ void __launch_bounds__(kThreads)
       InitRowByWarp(scratch.tables[table], key, new_row);
     }
   }
+}
+
+__device__ inline bool HasMisses(const LookupScratch& scratch) {
+  return *scratch.miss_count != 0 && Runs(*scratch.group);
+}
+
+__global__ void __launch_bounds__(kThreads) ElectKernel(LookupScratch scratch) {
+  if (HasMisses(scratch)) Elect(scratch, *scratch.miss_count);
+}
+
+template <class Tables>
+__global__ void __launch_bounds__(kThreads)
+    InsertKernel(const __grid_constant__ Tables tables, LookupScratch scratch) {
+  if (HasMisses(scratch)) InsertElected(tables, scratch, *scratch.miss_count);
+}
+
+// Both in one launch, all of whose blocks run at once. Most calls miss nothing.
+template <class Tables>
+__global__ void __launch_bounds__(kThreads)
+    ElectAndInsertKernel(const __grid_constant__ Tables tables, LookupScratch scratch) {
+  if (!HasMisses(scratch)) return;
+  const uint32_t count = *scratch.miss_count;
+  Elect(scratch, count);
+  cooperative_groups::this_grid().sync();
+  InsertElected(tables, scratch, count);
 }
 
 }  // namespace dynemb

@@ -97,7 +97,8 @@ inline constexpr int64_t kRowPadded = kPadded;
 inline constexpr int64_t kRowRefused = kRefused;
 inline constexpr int64_t kRowWaits = -16;
 
-// Scratch and state of one lookup; all in device memory.
+// Scratch and state of one lookup; all in device memory. counts and miss_count are
+// zero between calls.
 struct LookupScratch {
   GroupState* group;
   const TableView* tables;
@@ -106,8 +107,9 @@ struct LookupScratch {
   int64_t* rows;         // [ids]
   Miss* misses;          // [ids]
   uint32_t* miss_count;  // [1]
-  int32_t* miss_slots;   // [miss_mask + 1], -1: empty
   uint32_t miss_mask;
+  // Cleared by the first launch of the probe, read by those after it.
+  int32_t* miss_slots;  // [miss_mask + 1], miss + 1, 0: empty
   uint32_t epoch;
 };
 

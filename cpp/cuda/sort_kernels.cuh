@@ -30,12 +30,15 @@ struct GradientListOf {
 };
 using GradientList = GradientListOf<kMaxFeatures>;
 
-// One table's share of an update.
+// One table's share of an update. Its gradients, sorted by row, are cut into runs of
+// equal length; a warp takes as many neighbouring runs as rows fit beside each other.
 struct UpdateTable {
   const int64_t* unique_rows;  // [capacity]
-  int64_t first_unique;        // a multiple of 32: a warp works on one table
+  int64_t first_unique;        // in the numbering of the update
   int64_t capacity;
   int32_t table;
+  uint32_t first_warp;  // of the table among the warps of a launch
+  uint32_t first_run;   // of the table among all runs
   OptimizerKind kind;
 };
 
@@ -43,6 +46,7 @@ template <size_t N>
 struct UpdateTablesOf {
   UpdateTable tables[N];
   int count;
+  uint32_t warps, runs;  // of all tables
 };
 using UpdateTables = UpdateTablesOf<kMaxCallTables>;
 
@@ -57,30 +61,23 @@ void WithFew(const GradientList& list, const UpdateTables& tables, Body&& body) 
   UpdateTablesOf<kFewTables> few_tables{};
   few_list.count = list.count;
   few_tables.count = tables.count;
+  few_tables.warps = tables.warps;
+  few_tables.runs = tables.runs;
   for (int i = 0; i < list.count; ++i) few_list.features[i] = list.features[i];
   for (int i = 0; i < tables.count; ++i) few_tables.tables[i] = tables.tables[i];
   body(few_list, few_tables);
 }
 
-template <class Tables>
-__device__ const UpdateTable& TableOfUnique(const Tables& list, int64_t unique) {
-  int low = 0, high = list.count - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (list.tables[middle].first_unique <= unique) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return list.tables[low];
-}
+// A gradient in the order of rows.
+struct SortedId {
+  uint32_t id_and_last;       // top bit: the last one of its row
+  uint32_t unique_and_first;  // top bit: the first one of its row
 
-// A part of a row's ids, summed by one warp.
-struct HotPiece {
-  uint32_t unique;
-  int32_t begin, count;  // among the sorted ids
-  int32_t hot;           // which accumulator
+  static constexpr uint32_t kMark = 1u << 31;
+  __device__ uint32_t id() const { return id_and_last & ~kMark; }
+  __device__ uint32_t unique() const { return unique_and_first & ~kMark; }
+  __device__ bool last() const { return (id_and_last & kMark) != 0; }
+  __device__ bool first() const { return (unique_and_first & kMark) != 0; }
 };
 
 struct UpdateScratch {
@@ -90,19 +87,15 @@ struct UpdateScratch {
   const OptimizerParameters* optimizers;  // [tables of the group]
   const float* learning_rates;            // [tables of the group]
   const int32_t* step;                    // [1]
-  uint32_t* counts;                       // [uniques + 1]
+  uint32_t* counts;                       // [uniques + 1], the last is 0
   uint32_t* offsets;                      // [uniques + 1]: scan of counts
   uint32_t* ranks;                        // [ids]
-  uint32_t* sorted;                       // [ids]: id, by unique row
-  HotPiece* pieces;                       // [max pieces]
-  uint32_t* hot_counts;                   // [0]: pieces, [1]: accumulators
-  float* hot_sums;                        // [accumulators, hot_stride]
-  uint32_t* hot_left;                     // [accumulators]: pieces not yet summed
-  int64_t hot_stride;
+  SortedId* sorted;                       // [ids]
+  float* partials;                        // [runs, 2, partial_stride]: head and tail sums
+  float* row_sums;                        // [uniques, kSums] of wide rows
+  int64_t partial_stride;
   int64_t num_uniques;
 };
-
-inline constexpr uint32_t kHot = 64;  // ids of a row above which it is cut, and of a piece
 
 // Headers of the lookups, for the check that no row has been given away since.
 struct HeaderList {
@@ -110,8 +103,15 @@ struct HeaderList {
   int count;
 };
 
-__global__ void BeginUpdateKernel(GroupState* group, const int32_t* token,
-                                  const __grid_constant__ HeaderList list) {
+// One thread decides whether the update is to be done; all clear its counters.
+__global__ void __launch_bounds__(kThreads)
+    BeginUpdateKernel(GroupState* group, const int32_t* token,
+                      const __grid_constant__ HeaderList list, uint4* counters, int64_t size) {
+  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  for (int64_t i = thread; i < size; i += int64_t{gridDim.x} * kThreads) {
+    counters[i] = make_uint4(0, 0, 0, 0);
+  }
+  if (thread != 0) return;
   group->token = *token;
   group->run = group->error == DeviceError::kNone && *token == group->version;
   for (int i = 0; i < list.count && group->run != 0; ++i) {
@@ -247,7 +247,11 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t unique = i < feature.num_ids ? UniqueOf(feature, i) : -1;
     if (unique < 0) continue;
     const int64_t id = feature.first_id + i;
-    scratch.sorted[scratch.offsets[unique] + scratch.ranks[id]] = static_cast<uint32_t>(id);
+    const uint32_t rank = scratch.ranks[id], offset = scratch.offsets[unique];
+    const bool last = rank + 1 == scratch.offsets[unique + 1] - offset;
+    scratch.sorted[offset + rank] = {
+        static_cast<uint32_t>(id) | (last ? SortedId::kMark : 0),
+        static_cast<uint32_t>(unique) | (rank == 0 ? SortedId::kMark : 0)};
   }
 }
 

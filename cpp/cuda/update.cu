@@ -49,11 +49,39 @@ __global__ void __launch_bounds__(kEndThreads)
   WriteSnapshot(snapshot);
 }
 
+// Gradients of one table in an update.
+struct TableIds {
+  int dim;
+  int64_t ids = 0;
+
+  uint32_t Runs() const { return static_cast<uint32_t>((ids + kRunLength - 1) / kRunLength); }
+  uint32_t Teams() const { return 32u / static_cast<uint32_t>(LanesOfRow(dim, kRunLanes)); }
+  // Wider than a warp takes at once.
+  bool IsWide() const { return dim > 32 * (dim % 4 == 0 ? 4 : 1); }
+};
+
 // What the scale of a feature's bags takes.
 struct BagFeature {
   int64_t num_bags;
   Combiner combiner;
 };
+
+// The tables of one kind of optimizer, with their shares of its launches.
+UpdateTables OfKind(const UpdateTables& parts, const std::vector<TableIds>& ids,
+                    OptimizerKind kind) {
+  UpdateTables some{};
+  for (int p = 0; p < parts.count; ++p) {
+    if (parts.tables[p].kind != kind) continue;
+    UpdateTable& part = some.tables[some.count++];
+    part = parts.tables[p];
+    part.first_warp = some.warps;
+    part.first_run = some.runs;
+    const TableIds& of = ids[static_cast<size_t>(p)];
+    some.runs += of.Runs();
+    some.warps += (of.Runs() + of.Teams() - 1) / of.Teams();
+  }
+  return some;
+}
 
 // One list of unique rows: of one table in one lookup.
 struct RowList {
@@ -90,14 +118,14 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
     }
   }
 
-  // The numbering of the update: tables behind each other, each from a multiple of
-  // 32. A table with one list keeps the numbers of its lookup.
+  // The numbering of the update: tables behind each other. A table with one list
+  // keeps the numbers of its lookup.
   UpdateTables parts{};
   UpdatedCounts updated{};
   int64_t uniques = 0, max_dim = 4;
   std::vector<int64_t> first_unique(tables_.size(), -1);
   std::vector<int> list_count(tables_.size(), 0);
-  std::vector<bool> used(4, false);
+  std::vector<TableIds> ids_of_part;
   for (int t = 0; t < static_cast<int>(tables_.size()); ++t) {
     int64_t capacity = 0;
     const size_t at = static_cast<size_t>(t);
@@ -111,11 +139,11 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
     const TableConfig& config = configs()[at];
     if (list_count[at] == 0 || !config.trainable) continue;
     first_unique[at] = uniques;
-    parts.tables[parts.count++] = {only->rows, uniques, capacity, t, config.optimizer.kind};
+    ids_of_part.push_back({config.dim});
+    parts.tables[parts.count++] = {only->rows, uniques, capacity, t, 0, 0, config.optimizer.kind};
     updated.counts[updated.count] = only->filled;
     updated.table[updated.count++] = t;
-    used[static_cast<size_t>(config.optimizer.kind)] = true;
-    uniques += (capacity + 31) / 32 * 32;
+    uniques += capacity;
     max_dim = std::max<int64_t>(max_dim, RowLayout::Padded(config.dim));
   }
 
@@ -148,6 +176,11 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
       bags.push_back({pooled ? given.num_bags : 0, given.combiner});
       lookup_of_feature.push_back(l);
       ids += given.NumIds();
+      for (int p = 0; p < parts.count; ++p) {
+        if (parts.tables[p].table == given.table) {
+          ids_of_part[static_cast<size_t>(p)].ids += given.NumIds();
+        }
+      }
       blocks += Blocks((given.NumIds() + kIdsPerThread - 1) / kIdsPerThread);
     }
   }
@@ -160,21 +193,24 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
   size_t scan_bytes = 0;
   DYNEMB_CUDA_RETURN_IF_ERROR(cub::DeviceScan::ExclusiveSum(
       nullptr, scan_bytes, static_cast<uint32_t*>(nullptr), static_cast<uint32_t*>(nullptr),
-      static_cast<int>(uniques), stream));
-  // A row is hot above kHot ids: there are fewer than ids / kHot of them, and each
-  // has one piece that is not full.
-  const int64_t max_hot = ids / int64_t{kHot} + 1;
+      static_cast<int>(uniques + 1), stream));
+  int64_t runs = 0, row_sums = 0;
+  for (int p = 0; p < parts.count; ++p) {
+    const TableIds& of = ids_of_part[static_cast<size_t>(p)];
+    runs += of.Runs();
+    DispatchRule(parts.tables[p].kind, [&]<class Rule>() {
+      if (Rule::kSums > 0 && of.IsWide()) row_sums = uniques * Rule::kSums;
+    });
+  }
   ScratchPlan plan;
-  const size_t counts = plan.Add<uint32_t>(uniques);
-  const size_t hot_counts = plan.Add<uint32_t>(2);
-  const size_t hot_left = plan.Add<uint32_t>(max_hot);
-  const size_t hot_sums = plan.Add<float>(max_hot * max_dim);
+  const size_t counts = plan.Add<uint32_t>(uniques + 1);
   const size_t merged_count = plan.Add<uint32_t>(static_cast<int64_t>(tables_.size()));
   const size_t zeroed_bytes = plan.bytes();
-  const size_t offsets = plan.Add<uint32_t>(uniques);
+  const size_t offsets = plan.Add<uint32_t>(uniques + 1);
   const size_t ranks = plan.Add<uint32_t>(ids);
-  const size_t sorted = plan.Add<uint32_t>(ids);
-  const size_t pieces = plan.Add<HotPiece>(2 * max_hot);
+  const size_t sorted = plan.Add<SortedId>(ids);
+  const size_t partials = plan.Add<float>(2 * runs * max_dim);
+  const size_t kept_sums = plan.Add<float>(row_sums);
   const size_t scan = plan.Add<std::byte>(static_cast<int64_t>(scan_bytes));
   std::vector<size_t> scales;
   for (const BagFeature& bag : bags) scales.push_back(plan.Add<float>(bag.num_bags));
@@ -199,16 +235,15 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
   s.counts = plan.At<uint32_t>(counts);
   s.offsets = plan.At<uint32_t>(offsets);
   s.ranks = plan.At<uint32_t>(ranks);
-  s.sorted = plan.At<uint32_t>(sorted);
-  s.pieces = plan.At<HotPiece>(pieces);
-  s.hot_counts = plan.At<uint32_t>(hot_counts);
-  s.hot_sums = plan.At<float>(hot_sums);
-  s.hot_left = plan.At<uint32_t>(hot_left);
-  s.hot_stride = max_dim;
+  s.sorted = plan.At<SortedId>(sorted);
+  s.partials = plan.At<float>(partials);
+  s.row_sums = plan.At<float>(kept_sums);
+  s.partial_stride = max_dim;
   s.num_uniques = uniques;
 
-  DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(plan.At<void>(counts), 0, zeroed_bytes, stream));
-  BeginUpdateKernel<<<1, 1, 0, stream>>>(group_, token.in, headers);
+  const int64_t zeroed = static_cast<int64_t>(zeroed_bytes / sizeof(uint4));
+  BeginUpdateKernel<<<std::min(Blocks(zeroed), 4 * num_sms_), kThreads, 0, stream>>>(
+      group_, token.in, headers, plan.At<uint4>(counts), zeroed);
 
   // Several lookups of one table: number their rows together.
   for (int p = 0; p < parts.count; ++p) {
@@ -255,22 +290,25 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
 
   if (blocks > 0 && uniques > 0) {
     cudaError_t scanned = cudaSuccess;
-    WithFew(gradients, parts, [&](const auto& list, const auto& tables) {
+    WithFew(gradients, parts, [&](const auto& list, const auto&) {
       RankKernel<<<blocks, kThreads, 0, stream>>>(list, s);
       scanned = cub::DeviceScan::ExclusiveSum(plan.At<void>(scan), scan_bytes, s.counts, s.offsets,
-                                              static_cast<int>(uniques), stream);
+                                              static_cast<int>(uniques + 1), stream);
       PermuteKernel<<<blocks, kThreads, 0, stream>>>(list, s);
-      const unsigned grid = std::min(Blocks(uniques), 132u * 8u);
-      for (int32_t k = 0; k < 4; ++k) {
-        if (!used[static_cast<size_t>(k)]) continue;
-        const OptimizerKind kind = static_cast<OptimizerKind>(k);
-        DispatchRule(kind, [&]<class Rule>() {
-          UpdateKernel<Rule><<<grid, kThreads, 0, stream>>>(list, tables, kind, s);
-          UpdateHotKernel<Rule><<<132 * 8, kThreads, 0, stream>>>(list, tables, kind, s);
-        });
-      }
     });
     DYNEMB_CUDA_RETURN_IF_ERROR(scanned);
+    for (int32_t k = 0; k < kOptimizerKinds; ++k) {
+      const UpdateTables of_kind = OfKind(parts, ids_of_part, static_cast<OptimizerKind>(k));
+      if (of_kind.runs == 0) continue;
+      WithFew(gradients, of_kind, [&](const auto& list, const auto& tables) {
+        DispatchRule(static_cast<OptimizerKind>(k), [&]<class Rule>() {
+          StepRunsKernel<Rule>
+              <<<(tables.warps * 32 + kRunThreads - 1) / kRunThreads, kRunThreads, 0, stream>>>(
+                  list, tables, s);
+          JoinRunsKernel<Rule><<<tables.runs, kThreads, 0, stream>>>(tables, s);
+        });
+      });
+    }
   }
   SnapshotTarget snapshot;
   DYNEMB_RETURN_IF_ERROR(snapshots_.Reserve(stream, &snapshot));

@@ -1,12 +1,19 @@
-// Sorted gradients, summed per row, then one step of the optimizer: a warp per row.
-// Rows with very many ids are cut into pieces, a warp each; the last one of a row's
-// pieces takes the step.
+// Sorted gradients, summed per row, then one step of the optimizer. Runs of equal
+// length make all warps equal, whatever the skew; a row whose gradients lie in several
+// runs is summed up from their partial sums, in a fixed order, by a second kernel.
 #pragma once  // included by update.cu alone
 
 #include "core/optimizer/dispatch.h"
+#include "cuda/pieces.cuh"
 #include "cuda/sort_kernels.cuh"
 
 namespace dynemb {
+
+inline constexpr uint32_t kRunLength = 128;  // gradients
+inline constexpr int kRunThreads = 64;
+inline constexpr int kRunStages = 8;
+// A warp reads the ids of a run 32 / teams at a time: no fewer than the ring is deep.
+inline constexpr int kRunLanes = 8;
 
 // Gradient of one id: where its row of the caller's gradient is, and its weight.
 struct Contribution {
@@ -33,188 +40,20 @@ __device__ Contribution ContributionOf(const List& list, uint32_t id) {
   return {feature.grads + bag * feature.dim, weight * feature.bag_scales[bag]};
 }
 
-// Columns [column, column + VEC) of one row: read, stepped, written. Reading is apart,
-// so that it can start before the gradient is known.
-template <class Rule, int VEC>
-struct RowColumns {
-  Piece<VEC> w, s0, s1;
-
-  __device__ static const float* At(const TableView& table, const float* row, int vector,
-                                    int column) {
-    return row + table.layout.VectorOffset(vector) + column;
-  }
-  __device__ void Load(const TableView& table, const float* row, int column) {
-    w = Piece<VEC>::Load(row + column);
-    s0 = s1 = Piece<VEC>::Filled(0.0f);
-    if constexpr (Rule::kVectors > 0) s0 = Piece<VEC>::Load(At(table, row, 0, column));
-    if constexpr (Rule::kVectors > 1) s1 = Piece<VEC>::Load(At(table, row, 1, column));
-  }
-  template <class Terms>
-  __device__ void Step(const Rule& rule, const Terms& terms, const Piece<VEC>& grad) {
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) {
-      rule.Column(terms, grad.value[v], w.value[v], s0.value[v], s1.value[v]);
+// Table with the last `first` that is not above `at`.
+template <class Tables>
+__device__ const UpdateTable& TableAt(const Tables& list, uint32_t UpdateTable::* first,
+                                      uint32_t at) {
+  int low = 0, high = list.count - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (list.tables[middle].*first <= at) {
+      low = middle;
+    } else {
+      high = middle - 1;
     }
   }
-  __device__ void Store(const TableView& table, float* row, int column) const {
-    w.StoreCached(row + column);
-    if constexpr (Rule::kVectors > 0) {
-      s0.StoreCached(const_cast<float*>(At(table, row, 0, column)));
-    }
-    if constexpr (Rule::kVectors > 1) {
-      s1.StoreCached(const_cast<float*>(At(table, row, 1, column)));
-    }
-  }
-};
-
-// The row's terms, once, for all lanes of a warp; per-row numbers advance.
-template <class Rule>
-__device__ auto WarpTerms(const Rule& rule, const TableView& table, float* row) {
-  float scalars[Rule::kScalars > 0 ? Rule::kScalars : 1] = {};
-  float* at = row + table.layout.ScalarOffset();
-  for (int i = 0; i < Rule::kScalars; ++i) scalars[i] = at[i];
-  const auto terms = rule.Row(scalars, nullptr, table.layout.dim);
-  __syncwarp();
-  if (Lane() == 0) {
-    for (int i = 0; i < Rule::kScalars; ++i) at[i] = scalars[i];
-  }
-  return terms;
-}
-
-// How the lanes of a warp share a row: `lanes` of them cover its columns (or 32 * VEC
-// columns at a time), and 32 / lanes ids are summed side by side.
-template <int VEC>
-struct Lanes {
-  int lanes, column0, sub;
-
-  __device__ explicit Lanes(int dim) : lanes(1) {
-    while (lanes < 32 && lanes * VEC < dim) lanes *= 2;
-    column0 = (Lane() % lanes) * VEC;
-    sub = Lane() / lanes;
-  }
-  __device__ int stride() const { return lanes * VEC; }
-};
-
-// Adds the gradients of the ids that lanes [offset, offset + count) hold.
-template <int VEC>
-__device__ void Accumulate(const Lanes<VEC>& shape, const Contribution& held, uint32_t offset,
-                           uint32_t count, int column, bool active, Piece<VEC>* sum) {
-  constexpr uint32_t kUnroll = 4;
-  const uint32_t at_once = 32u / static_cast<uint32_t>(shape.lanes);
-  for (uint32_t j = 0; j < count; j += at_once * kUnroll) {
-    Piece<VEC> pieces[kUnroll];
-    float scales[kUnroll];
-#pragma unroll
-    for (uint32_t u = 0; u < kUnroll; ++u) {
-      const uint32_t k = j + u * at_once + static_cast<uint32_t>(shape.sub);
-      const int from = static_cast<int>(offset + k) & 31;
-      const float* grad = reinterpret_cast<const float*>(
-          __shfl_sync(kFullWarp, reinterpret_cast<unsigned long long>(held.grad), from));
-      scales[u] = __shfl_sync(kFullWarp, held.scale, from);
-      pieces[u] = Piece<VEC>::Filled(0.0f);
-      if (k < count && active) {
-        pieces[u] = Piece<VEC>::Load(grad + column);
-      } else {
-        scales[u] = 0.0f;
-      }
-    }
-#pragma unroll
-    for (uint32_t u = 0; u < kUnroll; ++u) {
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) sum->value[v] += scales[u] * pieces[u].value[v];
-    }
-  }
-}
-
-// The same for sorted ids [begin, begin + count), fetched 32 at a time.
-template <int VEC, class List>
-__device__ void AccumulateRange(const Lanes<VEC>& shape, const List& list,
-                                const UpdateScratch& scratch, uint32_t begin, uint32_t count,
-                                int column, bool active, Piece<VEC>* sum) {
-  const uint32_t lane = static_cast<uint32_t>(Lane());
-  for (uint32_t base = 0; base < count; base += 32) {
-    const uint32_t length = min(32u, count - base);
-    Contribution held{nullptr, 0.0f};
-    if (lane < length) held = ContributionOf(list, scratch.sorted[begin + base + lane]);
-    Accumulate(shape, held, 0, length, column, active, sum);
-  }
-}
-
-// Sums over the ids that were added side by side; all lanes get the result.
-template <int VEC>
-__device__ void Combine(const Lanes<VEC>& shape, Piece<VEC>* sum) {
-  for (int mask = shape.lanes; mask < 32; mask *= 2) {
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) {
-      sum->value[v] += __shfl_xor_sync(kFullWarp, sum->value[v], mask);
-    }
-  }
-}
-
-// One warp, one row: sums its ids' gradients by add(column, active, &sum), and takes
-// the step.
-template <class Rule, int VEC, class Add>
-__device__ void UpdateRowByWarp(const Rule& rule, const TableView& table, int64_t row,
-                                const Add& add) {
-  const int dim = table.layout.dim;
-  const Lanes<VEC> shape(dim);
-  float* values = table.Row(row);
-  const auto terms = WarpTerms(rule, table, values);
-  for (int start = 0; start < dim; start += shape.stride()) {
-    const int column = start + shape.column0;
-    const bool writes = column < dim && shape.sub == 0;
-    RowColumns<Rule, VEC> columns;
-    if (writes) columns.Load(table, values, column);
-    Piece<VEC> sum = Piece<VEC>::Filled(0.0f);
-    add(shape, column, column < dim, &sum);
-    Combine(shape, &sum);
-    if (writes) {
-      columns.Step(rule, terms, sum);
-      columns.Store(table, values, column);
-    }
-  }
-}
-
-template <int VEC>
-__device__ void AddToSums(float* sums, const Piece<VEC>& piece) {
-#if __CUDA_ARCH__ >= 900
-  if constexpr (VEC == 4) {
-    atomicAdd(reinterpret_cast<float4*>(sums),
-              make_float4(piece.value[0], piece.value[1], piece.value[2], piece.value[3]));
-  } else {
-    atomicAdd(sums, piece.value[0]);
-  }
-#else
-  for (int v = 0; v < VEC; ++v) atomicAdd(sums + v, piece.value[v]);
-#endif
-}
-
-// One warp, one piece of a hot row; who finishes the row's last piece takes its step.
-template <class Rule, int VEC, class List>
-__device__ void UpdateHotByWarp(const Rule& rule, const List& list, const UpdateScratch& scratch,
-                                const TableView& table, int64_t row, const HotPiece& piece) {
-  const int dim = table.layout.dim;
-  const Lanes<VEC> shape(dim);
-  float* sums = scratch.hot_sums + piece.hot * scratch.hot_stride;
-  for (int start = 0; start < dim; start += shape.stride()) {
-    const int column = start + shape.column0;
-    Piece<VEC> sum = Piece<VEC>::Filled(0.0f);
-    AccumulateRange(shape, list, scratch, static_cast<uint32_t>(piece.begin),
-                    static_cast<uint32_t>(piece.count), column, column < dim, &sum);
-    Combine(shape, &sum);
-    if (column < dim && shape.sub == 0) AddToSums<VEC>(sums + column, sum);
-  }
-  __threadfence();
-  __syncwarp();
-  uint32_t left = 0;
-  if (Lane() == 0) left = atomicSub(&scratch.hot_left[piece.hot], 1u);
-  if (__shfl_sync(kFullWarp, left, 0) != 1) return;
-  __threadfence();
-  UpdateRowByWarp<Rule, VEC>(
-      rule, table, row, [&](const Lanes<VEC>& lanes, int column, bool active, Piece<VEC>* sum) {
-        if (!active || lanes.sub != 0) return;
-        for (int v = 0; v < VEC; ++v) sum->value[v] = __ldcg(&sums[column + v]);
-      });
+  return list.tables[low];
 }
 
 __device__ inline StepOperands OperandsOf(const UpdateScratch& scratch, int32_t table) {
@@ -222,111 +61,347 @@ __device__ inline StepOperands OperandsOf(const UpdateScratch& scratch, int32_t 
   return {scratch.learning_rates[table], step < 0 ? scratch.group->steps : int64_t{step}};
 }
 
-// Lanes whose row has very many ids hand it on in pieces; the warp writes them.
-__device__ inline void CutHotRows(const UpdateScratch& scratch, int64_t unique, uint32_t begin,
-                                  uint32_t count) {
-  unsigned hot_lanes = __ballot_sync(kFullWarp, count > kHot);
-  while (hot_lanes != 0) {
-    const int lane = __ffs(static_cast<int>(hot_lanes)) - 1;
-    hot_lanes &= hot_lanes - 1;
-    const uint32_t first = __shfl_sync(kFullWarp, begin, lane);
-    const uint32_t ids = __shfl_sync(kFullWarp, count, lane);
-    const uint32_t row = __shfl_sync(kFullWarp, static_cast<uint32_t>(unique), lane);
-    const uint32_t pieces = (ids + kHot - 1) / kHot;
-    uint32_t hot = 0, at = 0;
-    if (Lane() == 0) {
-      hot = atomicAdd(&scratch.hot_counts[1], 1u);
-      at = atomicAdd(&scratch.hot_counts[0], pieces);
-      scratch.hot_left[hot] = pieces;
-    }
-    hot = __shfl_sync(kFullWarp, hot, 0);
-    at = __shfl_sync(kFullWarp, at, 0);
-    for (uint32_t p = static_cast<uint32_t>(Lane()); p < pieces; p += 32) {
-      scratch.pieces[at + p] = {row, static_cast<int32_t>(first + p * kHot),
-                                static_cast<int32_t>(min(uint32_t{kHot}, ids - p * kHot)),
-                                static_cast<int32_t>(hot)};
+// Sorted gradients [begin, end) of a table, and the partial sums of its runs.
+struct TableRuns {
+  uint32_t begin, end;
+  const UpdateTable& table;
+  const UpdateScratch& scratch;
+
+  __device__ TableRuns(const UpdateTable& of, const UpdateScratch& s) : table(of), scratch(s) {
+    begin = s.offsets[of.first_unique];
+    end = s.offsets[of.first_unique + of.capacity];
+  }
+  __device__ uint32_t RunBegin(uint32_t run) const { return begin + run * kRunLength; }
+  __device__ uint32_t RunEnd(uint32_t run) const { return min(end, RunBegin(run) + kRunLength); }
+  // Sum of the run's first row, which began in an earlier run.
+  __device__ float* Head(uint32_t run) const {
+    return scratch.partials + int64_t{2} * (table.first_run + run) * scratch.partial_stride;
+  }
+  // Sum of its last row, which began here and ends in a later run.
+  __device__ float* Tail(uint32_t run) const { return Head(run) + scratch.partial_stride; }
+  __device__ int64_t Row(uint32_t unique) const {
+    return table.unique_rows[unique - table.first_unique];
+  }
+};
+
+// What a team has to know of one gradient.
+struct RunItem {
+  const float* grad;  // null: none
+  float* row;         // to be stepped with the sum that ends here, or null
+  float scale;
+  uint32_t unique;
+  bool ends;  // the last gradient of its row
+};
+
+// Columns [column, column + VEC) of a row.
+template <class Rule, int VEC>
+struct RowColumns {
+  Piece<VEC> w, s0, s1;
+
+  __device__ void Step(const Rule& rule, const auto& terms, const Piece<VEC>& grad) {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) {
+      rule.Column(terms, grad.value[v], w.value[v], s0.value[v], s1.value[v]);
     }
   }
-}
-
-// A warp takes 32 neighbouring unique rows of one table and updates those that
-// have ids; hot ones are handed on in pieces.
-template <class Rule, class List, class Tables>
-__global__ void __launch_bounds__(kThreads, 3)
-    UpdateKernel(const __grid_constant__ List list, const __grid_constant__ Tables parts,
-                 OptimizerKind kind, UpdateScratch scratch) {
-  if (scratch.group->run == 0) return;
-  const int64_t warps = int64_t{gridDim.x} * (kThreads / 32);
-  const int64_t warp = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
-  for (int64_t base = warp * 32; base < scratch.num_uniques; base += warps * 32) {
-    const UpdateTable& part = TableOfUnique(parts, base);
-    if (part.kind != kind) continue;
-    const TableView& table = scratch.tables[part.table];
-    const Rule rule(scratch.optimizers[part.table], OperandsOf(scratch, part.table));
-    const bool wide = table.layout.dim % 4 == 0;
-    const int64_t local = base - part.first_unique + Lane();
-    uint32_t begin = 0, count = 0;
-    int64_t row = -1;
-    if (local < part.capacity) {
-      const int64_t unique = part.first_unique + local;
-      begin = scratch.offsets[unique];
-      count = scratch.counts[unique];
-      if (count != 0) row = part.unique_rows[local];
+  __device__ void Sum(const Rule& rule, const Piece<VEC>& grad, float* sums) {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) {
+      rule.Sum(grad.value[v], w.value[v], s0.value[v], s1.value[v], sums);
     }
-    const uint32_t end = __reduce_max_sync(kFullWarp, begin + count);
-    CutHotRows(scratch, part.first_unique + local, begin, count);
-    if (count > kHot) count = 0;
-    unsigned todo = __ballot_sync(kFullWarp, count != 0);
-    // Neighbouring rows have neighbouring ids: one fetch of 32 serves several rows.
-    uint32_t window = end;
-    Contribution held{nullptr, 0.0f};
-    while (todo != 0) {
-      const int lane = __ffs(static_cast<int>(todo)) - 1;
-      todo &= todo - 1;
-      const int64_t target = __shfl_sync(kFullWarp, row, lane);
-      const uint32_t first = __shfl_sync(kFullWarp, begin, lane);
-      const uint32_t ids = __shfl_sync(kFullWarp, count, lane);
-      if (ids <= 32 && (window == end || first < window || first + ids > window + 32)) {
-        window = first;
-        const uint32_t at = window + static_cast<uint32_t>(Lane());
-        held = Contribution{nullptr, 0.0f};
-        if (at < end) held = ContributionOf(list, scratch.sorted[at]);
+  }
+  __device__ void Store(const RowLayout& layout, float* row, int column) const {
+    w.Store(row + column);
+    if constexpr (Rule::kVectors > 0) s0.Store(row + layout.VectorOffset(0) + column);
+    if constexpr (Rule::kVectors > 1) s1.Store(row + layout.VectorOffset(1) + column);
+  }
+};
+
+// Parts of a ring's stage: a gradient, the columns it moves, the row's numbers.
+template <class Rule>
+inline constexpr int kRunParts = 2 + Rule::kVectors + (Rule::kScalars > 0 ? 1 : 0);
+template <class Rule>
+using RunRing = Ring<kRunStages, kRunParts<Rule>>;
+
+// One warp on the runs of its teams.
+template <class Rule, int VEC, class List>
+struct RunWarp {
+  static constexpr bool kHasScalars = Rule::kScalars > 0;
+  static constexpr int kScalarPart = 2 + Rule::kVectors;
+
+  const Rule& rule;
+  const List& list;
+  const TableRuns& runs;
+  const TableView& view;
+  const Teams<VEC> teams;
+  const RunRing<Rule> ring;
+  RunItem* items;  // [32], of this warp
+  uint32_t run;    // of this team
+  uint32_t begin, end;
+
+  // The next gradients of every team, one a lane; false while `carried` says that the
+  // team's open row began in an earlier run.
+  __device__ void Fetch(uint32_t base, bool* carried) const {
+    const uint32_t at = base + static_cast<uint32_t>(teams.member);
+    RunItem item{nullptr, nullptr, 0.0f, 0, false};
+    bool first = false;
+    if (at < end) {
+      const SortedId sorted = runs.scratch.sorted[at];
+      const Contribution from = ContributionOf(list, sorted.id());
+      item = {from.grad, nullptr, from.scale, sorted.unique(), sorted.last()};
+      first = sorted.first();
+    }
+    const unsigned firsts = __ballot_sync(kFullWarp, first) >> teams.first_lane();
+    const unsigned to_here = (2u << teams.member) - 1;
+    if (item.ends && !(*carried && (firsts & to_here) == 0)) {
+      item.row = view.Row(runs.Row(item.unique));
+    }
+    const unsigned of_team = teams.lanes == 32 ? kFullWarp : (1u << teams.lanes) - 1;
+    *carried = *carried && (firsts & of_team) == 0;
+    __syncwarp();
+    items[Lane()] = item;
+    __syncwarp();
+  }
+
+  __device__ void Copy(int turn, const RunItem& item, int column, bool active) const {
+    if (item.grad == nullptr) return;
+    if (active) ring.template Copy<VEC>(turn, 0, item.grad + column);
+    if (item.row == nullptr) return;
+    if (active) {
+      ring.template Copy<VEC>(turn, 1, item.row + column);
+      for (int v = 0; v < Rule::kVectors; ++v) {
+        ring.template Copy<VEC>(turn, 2 + v, item.row + view.layout.VectorOffset(v) + column);
       }
-      const auto add = [&](const auto& shape, int column, bool active, auto* sum) {
-        if (ids <= 32) {
-          Accumulate(shape, held, first - window, ids, column, active, sum);
-        } else {
-          AccumulateRange(shape, list, scratch, first, ids, column, active, sum);
+    }
+    if (kHasScalars && teams.member == 0) {
+      ring.template Copy<4>(turn, kScalarPart, item.row + view.layout.ScalarOffset());
+    }
+  }
+
+  __device__ RowColumns<Rule, VEC> Read(int turn) const {
+    RowColumns<Rule, VEC> columns;
+    columns.w = ring.template Read<VEC>(turn, 1);
+    columns.s0 = columns.s1 = Piece<VEC>::Filled(0.0f);
+    if constexpr (Rule::kVectors > 0) columns.s0 = ring.template Read<VEC>(turn, 2);
+    if constexpr (Rule::kVectors > 1) columns.s1 = ring.template Read<VEC>(turn, 3);
+    return columns;
+  }
+
+  // The rule's sums over columns [start, start + team's columns) of the rows that end.
+  __device__ void Sum(int turn, const RunItem& item, const Piece<VEC>& grad, bool active,
+                      float* sums) const {
+    sums[0] = sums[1] = 0.0f;
+    if constexpr (Rule::kSums > 0) {
+      if (item.row != nullptr && active) Read(turn).Sum(rule, grad, sums);
+      for (int s = 0; s < Rule::kSums; ++s) {
+        for (int mask = 1; mask < teams.lanes; mask *= 2) {
+          sums[s] += __shfl_xor_sync(kFullWarp, sums[s], mask);
         }
-      };
-      if (wide) {
-        UpdateRowByWarp<Rule, 4>(rule, table, target, add);
-      } else {
-        UpdateRowByWarp<Rule, 1>(rule, table, target, add);
       }
     }
   }
-}
+
+  // The step of the row that ends with `item`, on the team's columns.
+  __device__ void Step(int turn, const RunItem& item, const Piece<VEC>& grad, int column,
+                       const float* sums) const {
+    const RowLayout& layout = view.layout;
+    float scalars[Rule::kScalars > 0 ? Rule::kScalars : 1] = {};
+    if constexpr (kHasScalars) {
+      const float* from = ring.Slot(turn, kScalarPart) - 4 * teams.member;
+      for (int i = 0; i < Rule::kScalars; ++i) scalars[i] = from[i];
+    }
+    const auto terms = rule.Row(scalars, sums, layout.dim);
+    if (column < layout.dim) {
+      RowColumns<Rule, VEC> columns = Read(turn);
+      columns.Step(rule, terms, grad);
+      columns.Store(layout, item.row, column);
+    }
+    // With the last columns, since every pass over columns starts from them.
+    const bool is_last = column - teams.column() + teams.columns() >= layout.dim;
+    if (kHasScalars && is_last && teams.member == 0) {
+      for (int i = 0; i < Rule::kScalars; ++i) item.row[layout.ScalarOffset() + i] = scalars[i];
+    }
+  }
+
+  // One pass over the run. Rows wider than a warp need two where the rule sums over
+  // columns: the first pass only sums.
+  template <bool kOnlySums>
+  __device__ void Pass(int start, uint32_t length, bool wide) const {
+    const int column = start + teams.column();
+    const bool active = column < view.layout.dim;
+    bool carried = begin < end && !runs.scratch.sorted[begin].first();
+    bool head = carried, open = false;
+    Piece<VEC> grad = Piece<VEC>::Filled(0.0f);
+    for (uint32_t base = 0; base < length; base += static_cast<uint32_t>(teams.lanes)) {
+      Fetch(begin + base, &carried);
+      const RunItem* mine = items + teams.first_lane();
+      for (int turn = 0; turn < teams.lanes + ring.kAhead; ++turn) {
+        if (kHasScalars) __syncwarp();
+        if (turn < teams.lanes) Copy(turn, mine[turn], column, active);
+        ring.Turn();
+        const int done = turn - ring.kAhead;
+        if (done < 0) continue;
+        if (kHasScalars) __syncwarp();
+        const RunItem item = mine[done];
+        if (item.grad != nullptr && active) {
+          grad.AddScaled(item.scale, ring.template Read<VEC>(done, 0));
+        }
+        float sums[2] = {};
+        if constexpr (Rule::kSums > 0) {
+          if (__any_sync(kFullWarp, item.row != nullptr)) Sum(done, item, grad, active, sums);
+          float* kept = runs.scratch.row_sums + int64_t{item.unique} * Rule::kSums;
+          for (int s = 0; s < Rule::kSums && wide && item.row != nullptr; ++s) {
+            if (!kOnlySums) sums[s] = kept[s];
+            if (kOnlySums && teams.member == 0) kept[s] = start == 0 ? sums[s] : kept[s] + sums[s];
+          }
+        }
+        if (item.grad != nullptr) open = !item.ends;
+        if (!item.ends) continue;
+        if (!kOnlySums && item.row != nullptr) Step(done, item, grad, column, sums);
+        if (!kOnlySums && item.row == nullptr && active) grad.Store(runs.Head(run) + column);
+        grad = Piece<VEC>::Filled(0.0f);
+        head = false;
+      }
+    }
+    if (!kOnlySums && open && active) {
+      grad.Store((head ? runs.Head(run) : runs.Tail(run)) + column);
+    }
+  }
+
+  __device__ void Work() const {
+    // All teams make as many turns as the first one, whose run is the longest.
+    const uint32_t length = __shfl_sync(kFullWarp, end - begin, 0);
+    const int dim = view.layout.dim;
+    const bool wide = dim > teams.columns();
+    if constexpr (Rule::kSums > 0) {
+      for (int start = 0; wide && start < dim; start += teams.columns()) {
+        Pass<true>(start, length, wide);
+      }
+      __syncwarp();
+    }
+    for (int start = 0; start < dim; start += teams.columns()) Pass<false>(start, length, wide);
+  }
+};
 
 template <class Rule, class List, class Tables>
-__global__ void __launch_bounds__(kThreads, 3)
-    UpdateHotKernel(const __grid_constant__ List list, const __grid_constant__ Tables parts,
-                    OptimizerKind kind, UpdateScratch scratch) {
-  const uint32_t num_pieces = scratch.hot_counts[0];
-  if (num_pieces == 0 || scratch.group->run == 0) return;
-  const uint32_t warps = gridDim.x * (kThreads / 32);
-  for (uint32_t p = (blockIdx.x * kThreads + threadIdx.x) / 32; p < num_pieces; p += warps) {
-    const HotPiece piece = scratch.pieces[p];
-    const UpdateTable& part = TableOfUnique(parts, piece.unique);
-    if (part.kind != kind) continue;
-    const TableView& table = scratch.tables[part.table];
-    const Rule rule(scratch.optimizers[part.table], OperandsOf(scratch, part.table));
-    const int64_t row = part.unique_rows[piece.unique - part.first_unique];
-    if (table.layout.dim % 4 == 0) {
-      UpdateHotByWarp<Rule, 4>(rule, list, scratch, table, row, piece);
-    } else {
-      UpdateHotByWarp<Rule, 1>(rule, list, scratch, table, row, piece);
+__global__ void __launch_bounds__(kRunThreads)
+    StepRunsKernel(const __grid_constant__ List list, const __grid_constant__ Tables parts,
+                   UpdateScratch scratch) {
+  if (scratch.group->run == 0) return;
+  __shared__ RingMemory<kRunThreads, kRunStages, kRunParts<Rule>> memory;
+  __shared__ RunItem items[kRunThreads];
+  const uint32_t warp = (blockIdx.x * kRunThreads + threadIdx.x) / 32;
+  if (warp >= parts.warps) return;
+  const UpdateTable& part = TableAt(parts, &UpdateTable::first_warp, warp);
+  const TableView& view = scratch.tables[part.table];
+  const TableRuns runs(part, scratch);
+  const int lanes = LanesOfRow(view.layout.dim, kRunLanes);
+  const uint32_t first = (warp - part.first_warp) * static_cast<uint32_t>(32 / lanes);
+  if (runs.RunBegin(first) >= runs.end) return;
+  const uint32_t run = first + static_cast<uint32_t>(Lane() / lanes);
+  const uint32_t begin = min(runs.end, runs.RunBegin(run)), end = runs.RunEnd(run);
+  const Rule rule(scratch.optimizers[part.table], OperandsOf(scratch, part.table));
+  RunItem* mine = items + threadIdx.x / 32 * 32;
+  const auto work = [&]<int VEC>() {
+    RunWarp<Rule, VEC, List>{rule,          list, runs, view,  Teams<VEC>(lanes),
+                             memory.Mine(), mine, run,  begin, end}
+        .Work();
+  };
+  if (view.layout.dim % 4 == 0) {
+    work.template operator()<4>();
+  } else {
+    work.template operator()<1>();
+  }
+}
+
+// Sum over a block, in all threads.
+__device__ inline float BlockSum(float value) {
+  __shared__ float warps[kThreads / 32];
+  value = WarpSum(value);
+  __syncthreads();
+  if (Lane() == 0) warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  float sum = 0.0f;
+  for (float warp : warps) sum += warp;
+  return sum;
+}
+
+// One block on a row whose gradients began in `run` and end in a later one.
+template <class Rule, int VEC>
+__device__ void JoinRow(const Rule& rule, const TableRuns& runs, const TableView& view,
+                        uint32_t run, uint32_t last_run, uint32_t unique) {
+  __shared__ Piece<VEC> groups[kThreads];
+  const RowLayout& layout = view.layout;
+  const int dim = layout.dim;
+  float* total = runs.Tail(run);
+  // As many threads as the row has pieces sum every so many runs.
+  int width = 1;
+  while (width < kThreads && width * VEC < dim) width *= 2;
+  const uint32_t group = threadIdx.x / static_cast<uint32_t>(width);
+  const uint32_t stride = kThreads / static_cast<uint32_t>(width);
+  const int piece = static_cast<int>(threadIdx.x) % width;
+  for (int start = 0; start < dim; start += width * VEC) {
+    const int column = start + piece * VEC;
+    Piece<VEC> sum = Piece<VEC>::Filled(0.0f);
+    if (column < dim) {
+      if (group == 0) sum = Piece<VEC>::Load(total + column);
+#pragma unroll 4
+      for (uint32_t r = run + 1 + group; r <= last_run; r += stride) {
+        sum.AddScaled(1.0f, Piece<VEC>::Load(runs.Head(r) + column));
+      }
     }
+    __syncthreads();
+    groups[threadIdx.x] = sum;
+    __syncthreads();
+    if (group != 0 || column >= dim) continue;
+    for (uint32_t g = 1; g < stride; ++g) {
+      sum.AddScaled(1.0f, groups[g * static_cast<uint32_t>(width) + threadIdx.x]);
+    }
+    sum.Store(total + column);
+  }
+  __syncthreads();
+
+  float* row = view.Row(runs.Row(unique));
+  float none0 = 0.0f, none1 = 0.0f, sums[2] = {};
+  const auto state = [&](int vector, int column, float& none) -> float& {
+    return vector < Rule::kVectors ? row[layout.VectorOffset(vector) + column] : none;
+  };
+  if constexpr (Rule::kSums > 0) {
+    for (int c = static_cast<int>(threadIdx.x); c < dim; c += kThreads) {
+      rule.Sum(total[c], row[c], state(0, c, none0), state(1, c, none1), sums);
+    }
+    for (int s = 0; s < Rule::kSums; ++s) sums[s] = BlockSum(sums[s]);
+  }
+  float scalars[Rule::kScalars > 0 ? Rule::kScalars : 1] = {};
+  for (int i = 0; i < Rule::kScalars; ++i) scalars[i] = row[layout.ScalarOffset() + i];
+  const auto terms = rule.Row(scalars, sums, dim);
+  __syncthreads();
+  for (int c = static_cast<int>(threadIdx.x); c < dim; c += kThreads) {
+    rule.Column(terms, total[c], row[c], state(0, c, none0), state(1, c, none1));
+  }
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Rule::kScalars; ++i) row[layout.ScalarOffset() + i] = scalars[i];
+  }
+}
+
+// One block a run: where a row began in it and ends in a later one, the block joins it.
+template <class Rule, class Tables>
+__global__ void __launch_bounds__(kThreads)
+    JoinRunsKernel(const __grid_constant__ Tables parts, UpdateScratch scratch) {
+  if (scratch.group->run == 0) return;
+  const UpdateTable& part = TableAt(parts, &UpdateTable::first_run, blockIdx.x);
+  const uint32_t run = blockIdx.x - part.first_run;
+  const TableRuns runs(part, scratch);
+  if (runs.RunBegin(run) >= runs.end) return;
+  const SortedId last = scratch.sorted[runs.RunEnd(run) - 1];
+  if (last.last() || scratch.offsets[last.unique()] < runs.RunBegin(run)) return;
+  const uint32_t last_run = (scratch.offsets[last.unique() + 1] - 1 - runs.begin) / kRunLength;
+  const TableView& view = scratch.tables[part.table];
+  const Rule rule(scratch.optimizers[part.table], OperandsOf(scratch, part.table));
+  if (view.layout.dim % 4 == 0) {
+    JoinRow<Rule, 4>(rule, runs, view, run, last_run, last.unique());
+  } else {
+    JoinRow<Rule, 1>(rule, runs, view, run, last_run, last.unique());
   }
 }
 

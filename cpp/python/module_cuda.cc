@@ -14,5 +14,7 @@ NB_MODULE(_native_cuda, m) {
     handlers["dynemb_count_steps"] = dynemb::Capsule(DynembCountStepsCuda);
     return handlers;
   });
+  m.def("allow_cooperative_launch", &dynemb::CudaBackend::AllowCooperativeLaunch,
+        nanobind::arg("allowed"));
   dynemb::BindGroups<&dynemb::CudaBackend::Create>(m);
 }
