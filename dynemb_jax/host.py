@@ -79,7 +79,7 @@ class TableRows(NamedTuple):
 
     found: np.ndarray  # bool[...]
     rows: np.ndarray  # float32[..., dim]
-    state: dict[str, np.ndarray]  # optimizer state by name: [..., dim], counts int32[...]
+    state: dict[str, np.ndarray]  # optimizer state by name: [..., dim], or [...]
 
 
 def _wait(emb: Embeddings, call: str) -> Group:
@@ -149,19 +149,20 @@ def contains(emb: Embeddings, table: str, keys: Any) -> np.ndarray:
 
 def _state_columns(config: TableConfig) -> list[tuple[str, int]]:
     vectors = [(name, int(config.dim)) for name in config.optimizer.vectors]
-    return vectors + [(name, 1) for name in config.optimizer.scalars]
+    return vectors + [(number.name, 1) for number in config.optimizer.scalars]
 
 
 def _split_state(
     config: TableConfig, state: np.ndarray, shape: tuple[int, ...]
 ) -> dict[str, np.ndarray]:
+    dtypes = dict(config.optimizer.scalars)
     parts, at = {}, 0
     for name, width in _state_columns(config):
         columns = state[:, at : at + width]
         at += width
-        if name in config.optimizer.scalars:
+        if name in dtypes:
             # The engine keeps whole numbers in the place of a float, bit for bit.
-            parts[name] = columns[:, 0].copy().view(np.int32).reshape(shape)
+            parts[name] = columns[:, 0].copy().view(dtypes[name]).reshape(shape)
         else:
             parts[name] = columns.reshape(*shape, width).copy()
     return parts
@@ -220,11 +221,12 @@ def assign(emb: Embeddings, table: str, keys: Any, rows: Any, state: Any = None)
                 f"state of table {table!r} must be a dict of {names}, got {got}; pass what get "
                 "returned, or None for the initial state."
             )
+        dtypes = dict(config.optimizer.scalars)
         parts = []
         for name, width in columns:
             given = jnp.asarray(state[name])
-            if name in config.optimizer.scalars:
-                bits = jax.lax.bitcast_convert_type(given.astype(jnp.int32), jnp.float32)
+            if name in dtypes:
+                bits = jax.lax.bitcast_convert_type(given.astype(dtypes[name]), jnp.float32)
                 given = jnp.expand_dims(bits, -1)
             parts.append(_padded_rows(f"state {name!r}", given, (*shape, width), capacity))
         if parts:

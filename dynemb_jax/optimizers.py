@@ -8,7 +8,9 @@ A gradient that is not finite spreads to its own row and to no other.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from dynemb_jax.errors import ConfigError
 
@@ -31,6 +33,18 @@ def _check_number(name: str, value: object, low: float, high: float = math.inf) 
     if not is_number or not low <= value < high:  # pyright: ignore[reportOperatorIssue]
         bound = f"in [{low}, {high})" if high < math.inf else f"at least {low}"
         raise ConfigError(f"{name} must be {bound}, got {value!r}; pass a number {bound}.")
+
+
+def _check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be True or False, got {value!r}; pass {name}=True.")
+
+
+class RowNumber(NamedTuple):
+    """A number that each row has once; the engine keeps its four bytes in place of a float."""
+
+    name: str
+    dtype: np.dtype[Any]  # int32 or float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +72,8 @@ class Optimizer:
         _check_learning_rate(self.learning_rate)
 
     @property
-    def scalars(self) -> tuple[str, ...]:
-        """Names of per-row numbers in the state."""
+    def scalars(self) -> tuple[RowNumber, ...]:
+        """Per-row numbers in the state."""
         return ()
 
     def native(self) -> NativeRule:
@@ -73,6 +87,23 @@ class Sgd(Optimizer):
 
     def native(self) -> NativeRule:  # noqa: D102
         return NativeRule(optimizer=0)
+
+
+@dataclass(frozen=True)
+class Momentum(Optimizer):
+    """See :func:`momentum`."""
+
+    momentum: float = 0.9
+    nesterov: bool = False
+    vectors: ClassVar[tuple[str, ...]] = ("trace",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_number("momentum", self.momentum, 0.0, 1.0)
+        _check_flag("nesterov", self.nesterov)
+
+    def native(self) -> NativeRule:  # noqa: D102
+        return NativeRule(optimizer=5 if self.nesterov else 4, beta1=self.momentum)
 
 
 @dataclass(frozen=True)
@@ -91,6 +122,29 @@ class Adagrad(Optimizer):
     def native(self) -> NativeRule:  # noqa: D102
         return NativeRule(
             optimizer=1, epsilon=self.eps, initial_state=float(self.initial_accumulator)
+        )
+
+
+@dataclass(frozen=True)
+class RowwiseAdagrad(Optimizer):
+    """See :func:`rowwise_adagrad`."""
+
+    initial_accumulator: float = 0.0
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_number("initial_accumulator", self.initial_accumulator, 0.0)
+        _check_number("eps", self.eps, 0.0)
+
+    @property
+    def scalars(self) -> tuple[RowNumber, ...]:
+        """The sum of the row's mean squared gradients."""
+        return (RowNumber("accumulator", np.dtype(np.float32)),)
+
+    def native(self) -> NativeRule:  # noqa: D102
+        return NativeRule(
+            optimizer=6, epsilon=self.eps, initial_scalar=float(self.initial_accumulator)
         )
 
 
@@ -116,9 +170,9 @@ class Adam(Optimizer):
             )
 
     @property
-    def scalars(self) -> tuple[str, ...]:
+    def scalars(self) -> tuple[RowNumber, ...]:
         """The row's own step count, where bias correction uses it."""
-        return ("count",) if self.bias_correction == "row" else ()
+        return (RowNumber("count", np.dtype(np.int32)),) if self.bias_correction == "row" else ()
 
     def native(self) -> NativeRule:  # noqa: D102
         kind = 3 if self.bias_correction == "row" else 2
@@ -134,6 +188,23 @@ def sgd(learning_rate: LearningRate) -> Sgd:
     return Sgd(learning_rate)
 
 
+def momentum(
+    learning_rate: LearningRate, *, momentum: float = 0.9, nesterov: bool = False
+) -> Momentum:
+    """Lazy momentum: traces decay and rows move only in steps that contain the row.
+
+    ``trace = g + momentum * trace; w -= lr * trace``, or with ``nesterov``
+    ``w -= lr * (g + momentum * trace)`` of the new trace.
+    Polyak 1964; Sutskever et al., ICML 2013, in the form of ``optax.sgd``.
+
+    Args:
+        learning_rate: a number or a schedule (callable of the step).
+        momentum: decay of the trace, in [0, 1).
+        nesterov: whether to look one step of the trace ahead.
+    """
+    return Momentum(learning_rate, momentum, nesterov)
+
+
 def adagrad(
     learning_rate: LearningRate, *, initial_accumulator: float = 0.1, eps: float = 1e-7
 ) -> Adagrad:
@@ -147,6 +218,22 @@ def adagrad(
         eps: added under the root.
     """
     return Adagrad(learning_rate, initial_accumulator, eps)
+
+
+def rowwise_adagrad(
+    learning_rate: LearningRate, *, initial_accumulator: float = 0.0, eps: float = 1e-8
+) -> RowwiseAdagrad:
+    """Adagrad with one accumulator a row: 4 to 16 bytes of state, whatever the ``dim``.
+
+    ``a += mean(g**2); w -= lr * g / (sqrt(a) + eps)``, nothing while ``a`` and ``eps`` are 0.
+    Mudigere et al., ISCA 2022 ("row-wise sparse AdaGrad").
+
+    Args:
+        learning_rate: a number or a schedule (callable of the step).
+        initial_accumulator: first value of every ``a``.
+        eps: added outside the root.
+    """
+    return RowwiseAdagrad(learning_rate, initial_accumulator, eps)
 
 
 def adam(

@@ -8,10 +8,28 @@ from tests.oracle import optimizers, row_init
 
 OPTIMIZERS = {
     "sgd": (dj.optimizers.sgd(0.1), optimizers.Sgd(0.1)),
+    "momentum": (dj.optimizers.momentum(0.1), optimizers.Momentum(0.1)),
+    "momentum_other_decay": (
+        dj.optimizers.momentum(0.1, momentum=0.5),
+        optimizers.Momentum(0.1, momentum=0.5),
+    ),
+    "nesterov": (
+        dj.optimizers.momentum(0.1, nesterov=True),
+        optimizers.Momentum(0.1, nesterov=True),
+    ),
     "adagrad": (dj.optimizers.adagrad(0.05), optimizers.Adagrad(0.05)),
     "adagrad_other_start": (
         dj.optimizers.adagrad(0.05, initial_accumulator=0.0, eps=1e-3),
         optimizers.Adagrad(0.05, initial_accumulator=0.0, eps=1e-3),
+    ),
+    "rowwise_adagrad": (dj.optimizers.rowwise_adagrad(0.05), optimizers.RowwiseAdagrad(0.05)),
+    "rowwise_adagrad_other_start": (
+        dj.optimizers.rowwise_adagrad(0.05, initial_accumulator=0.5, eps=1e-3),
+        optimizers.RowwiseAdagrad(0.05, initial_accumulator=0.5, eps=1e-3),
+    ),
+    "rowwise_adagrad_without_eps": (
+        dj.optimizers.rowwise_adagrad(0.05, eps=0.0),
+        optimizers.RowwiseAdagrad(0.05, eps=0.0),
     ),
     "adam": (dj.optimizers.adam(0.01), optimizers.Adam(0.01)),
     "adam_row": (

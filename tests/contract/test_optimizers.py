@@ -12,10 +12,31 @@ import dynemb_jax as dj
 from tests.plugins import OPTIMIZERS
 from tests.twin import Twin, assert_close, create, random_grads
 
+
+def dense_rowwise_adagrad(learning_rate, start, eps):
+    """What optax lacks: the update of all rows of a matrix at once."""
+
+    def init(params):
+        return jnp.full((len(params), 1), start)
+
+    def update(grads, sums, params=None):
+        del params
+        sums = sums + jnp.square(grads).mean(1, keepdims=True)
+        return -learning_rate * grads / (jnp.sqrt(sums) + eps), sums
+
+    return optax.GradientTransformation(init, update)
+
+
 OPTAX = {
     "sgd": optax.sgd(0.1),
+    "momentum": optax.sgd(0.1, momentum=0.9),
+    "momentum_other_decay": optax.sgd(0.1, momentum=0.5),
+    "nesterov": optax.sgd(0.1, momentum=0.9, nesterov=True),
     "adagrad": optax.adagrad(0.05, initial_accumulator_value=0.1, eps=1e-7),
     "adagrad_other_start": optax.adagrad(0.05, initial_accumulator_value=0.0, eps=1e-3),
+    "rowwise_adagrad": dense_rowwise_adagrad(0.05, 0.0, 1e-8),
+    "rowwise_adagrad_other_start": dense_rowwise_adagrad(0.05, 0.5, 1e-3),
+    "rowwise_adagrad_without_eps": dense_rowwise_adagrad(0.05, 0.0, 0.0),
     "adam": optax.adam(0.01),
     # With every row in every batch, a row's own count is the number of steps.
     "adam_row": optax.adam(0.01),
@@ -100,6 +121,54 @@ def test_a_gradient_that_is_not_finite_stays_in_its_row(name):
 
         assert not np.isfinite(dj.get(twin.emb, "items", np.array([2])).rows).all()
         twin.check([1, 3])
+
+
+def test_rowwise_adagrad_by_hand():
+    rule = dj.optimizers.rowwise_adagrad(1.0, initial_accumulator=11.0, eps=1.0)
+    emb = create(2, optimizer=rule, initializer=dj.initializers.constant(0.0))
+
+    # a = 11 + 25, the divisor 6 + 1.
+    acts, emb = dj.lookup(emb, np.array([3]))
+    emb = dj.apply_gradients(emb, acts, np.array([[7, 1]], np.float32))
+    # a = 36 + 64, the divisor 10 + 1.
+    acts, emb = dj.lookup(emb, np.array([3]))
+    emb = dj.apply_gradients(emb, acts, np.array([[8, -8]], np.float32))
+
+    got = dj.get(emb, "items", np.array([3, 4]))
+    assert_close(got.rows, [[-1 - 8 / 11, -1 / 7 + 8 / 11], [0, 0]])
+    assert got.state["accumulator"].dtype == np.float32
+    np.testing.assert_array_equal(got.state["accumulator"], np.float32([100, 0]))
+
+
+@pytest.mark.parametrize("dim", [1, 3, 8, 1021, 4096])
+def test_a_sum_over_a_row_takes_every_column_once(dim):
+    twin = Twin(dim, optimizer="rowwise_adagrad")
+
+    twin.train([1, 2])
+    twin.train([2, 3], seed=1)
+
+    twin.check()
+
+
+def test_a_row_does_not_move_without_eps_until_it_has_a_gradient():
+    twin = Twin(optimizer="rowwise_adagrad_without_eps")
+    first = twin.lookup([1]).rows
+
+    # The second one is so small that its square is zero.
+    for tiny in (0.0, 1e-30):
+        twin.train([1], grads=np.full((1, 4), tiny, np.float32))
+
+    np.testing.assert_array_equal(dj.get(twin.emb, "items", np.array([1])).rows, first)
+
+
+def test_an_accumulator_of_zero_and_the_smallest_eps_make_no_nan():
+    tiny = float(np.finfo(np.float32).smallest_subnormal)
+    emb = create(optimizer=dj.optimizers.rowwise_adagrad(0.05, eps=tiny))
+
+    acts, emb = dj.lookup(emb, np.array([1]))
+    emb = dj.apply_gradients(emb, acts, np.zeros((1, 4), np.float32))
+
+    np.testing.assert_array_equal(dj.get(emb, "items", np.array([1])).rows, acts.rows)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

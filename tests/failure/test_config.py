@@ -132,6 +132,27 @@ def test_an_impossible_optimizer_is_refused(make):
 
 
 @pytest.mark.parametrize(
+    ("make", "option", "value"),
+    [
+        (dj.optimizers.momentum, "momentum", 1.0),
+        (dj.optimizers.momentum, "momentum", -0.1),
+        (dj.optimizers.momentum, "momentum", float("nan")),
+        (dj.optimizers.momentum, "momentum", True),
+        (dj.optimizers.momentum, "nesterov", 0.9),
+        (dj.optimizers.rowwise_adagrad, "eps", -1e-8),
+        (dj.optimizers.rowwise_adagrad, "eps", "small"),
+        (dj.optimizers.rowwise_adagrad, "initial_accumulator", -1.0),
+        (dj.optimizers.rowwise_adagrad, "initial_accumulator", float("inf")),
+    ],
+)
+def test_an_impossible_number_of_an_optimizer_is_refused_by_its_name(make, option, value):
+    with pytest.raises(dj.errors.ConfigError, match=f"{option} must be .*; pass") as info:
+        make(0.1, **{option: value})
+
+    assert repr(value) in str(info.value)
+
+
+@pytest.mark.parametrize(
     ("option", "value"),
     [
         ("initial_rows", 2**62),

@@ -22,6 +22,25 @@ class Sgd:
 
 
 @dataclass(frozen=True)
+class Momentum:
+    """Lazy momentum: t = g + mu t; w -= lr t, or lr (g + mu t) in Nesterov's form."""
+
+    learning_rate: object = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+
+    def initial_state(self, dim):
+        return {"trace": np.zeros(dim)}
+
+    def update(self, row, state, grad, learning_rate, step):
+        """Returns the new row and the new state."""
+        del step
+        trace = self.momentum * state["trace"] + grad
+        ahead = self.momentum * trace + grad
+        return row - learning_rate * (ahead if self.nesterov else trace), {"trace": trace}
+
+
+@dataclass(frozen=True)
 class Adagrad:
     """a += g**2; w -= lr g / sqrt(a + eps), and nothing moves where a is zero."""
 
@@ -38,6 +57,26 @@ class Adagrad:
         a = state["accumulator"] + grad**2
         scale = np.where(a == 0, 0.0, 1.0 / np.sqrt(a + self.eps))
         return row - learning_rate * grad * scale, {"accumulator": a}
+
+
+@dataclass(frozen=True)
+class RowwiseAdagrad:
+    """a += mean(g**2), one a row; w -= lr g / (sqrt(a) + eps), still where that divides by 0."""
+
+    learning_rate: object = 0.05
+    initial_accumulator: float = 0.0
+    eps: float = 1e-8
+
+    def initial_state(self, dim):
+        del dim
+        return {"accumulator": np.float64(self.initial_accumulator)}
+
+    def update(self, row, state, grad, learning_rate, step):
+        """Returns the new row and the new state."""
+        del step
+        a = state["accumulator"] + np.mean(grad**2)
+        divisor = np.sqrt(a) + self.eps
+        return row - (0 if divisor == 0 else learning_rate * grad / divisor), {"accumulator": a}
 
 
 @dataclass(frozen=True)

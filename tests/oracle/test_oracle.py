@@ -92,6 +92,30 @@ def test_a_full_table_refuses_whole_or_drops():
     assert dropping.counters["refused"] == 1
 
 
+def test_momentum_by_hand():
+    for nesterov, moved in ((False, [2, 2 + 4]), (True, [3, 3 + 5])):
+        rule = optimizers.Momentum(momentum=0.5, nesterov=nesterov)
+        row, state = np.zeros(1), rule.initial_state(1)
+
+        row, state = rule.update(row, state, np.array([2.0]), 1.0, 0)
+        first = -row[0]
+        row, state = rule.update(row, state, np.array([3.0]), 1.0, 1)
+
+        # The trace is 2, then 3 + 1; one step ahead 2 + 1, then 3 + 2.
+        assert state["trace"] == 4
+        assert [first, -row[0]] == moved
+
+
+def test_rowwise_adagrad_by_hand():
+    rule = optimizers.RowwiseAdagrad(initial_accumulator=11.0, eps=1.0)
+
+    row, state = rule.update(np.zeros(2), rule.initial_state(2), np.array([7.0, 1.0]), 1.0, 0)
+
+    # 11 + (49 + 1) / 2 = 36
+    np.testing.assert_allclose(row, [-1, -1 / 7])
+    assert state["accumulator"] == 36
+
+
 def test_adam_forgets_its_start_by_group_step_or_by_row():
     grad, state = np.array([2.0]), {"mu": np.zeros(1), "nu": np.zeros(1)}
     late, _ = optimizers.Adam().update(np.zeros(1), state, grad, 0.01, 10**6)

@@ -3,7 +3,9 @@
 
 #include "core/optimizer/adagrad.h"
 #include "core/optimizer/adam.h"
+#include "core/optimizer/momentum.h"
 #include "core/optimizer/optimizer.h"
+#include "core/optimizer/rowwise_adagrad.h"
 #include "core/optimizer/sgd.h"
 
 namespace dynemb {
@@ -18,6 +20,12 @@ auto DispatchRule(OptimizerKind kind, Body&& body) {
       return body.template operator()<Adam>();
     case OptimizerKind::kAdamPerRow:
       return body.template operator()<AdamPerRow>();
+    case OptimizerKind::kMomentum:
+      return body.template operator()<Momentum>();
+    case OptimizerKind::kNesterovMomentum:
+      return body.template operator()<NesterovMomentum>();
+    case OptimizerKind::kRowwiseAdagrad:
+      return body.template operator()<RowwiseAdagrad>();
     case OptimizerKind::kSgd:
       break;
   }

@@ -9,8 +9,16 @@
 
 namespace dynemb {
 
-enum class OptimizerKind : int32_t { kSgd = 0, kAdagrad = 1, kAdam = 2, kAdamPerRow = 3 };
-inline constexpr int kOptimizerKinds = 4;
+enum class OptimizerKind : int32_t {
+  kSgd = 0,
+  kAdagrad = 1,
+  kAdam = 2,
+  kAdamPerRow = 3,
+  kMomentum = 4,
+  kNesterovMomentum = 5,
+  kRowwiseAdagrad = 6,
+};
+inline constexpr int kOptimizerKinds = 7;
 
 // The numbers of an optimizer; each kind says which it reads.
 struct OptimizerParameters {
@@ -25,6 +33,11 @@ struct OptimizerParameters {
 struct StepOperands {
   float learning_rate;
   int64_t step;  // updates done before this one
+};
+
+template <class Rule>
+concept SumsWhatItNeeds = Rule::kSums == 0 || requires(const Rule rule, float x, float* sums) {
+  { rule.Sum(x, x, x, x, sums) } -> std::same_as<void>;
 };
 
 // A rule is a type with
@@ -43,6 +56,7 @@ concept UpdateRule = requires(const Rule rule, float* scalars, float g, float& w
   { rule.Row(scalars, scalars, 1) };
   { rule.Column(rule.Row(scalars, scalars, 1), g, w, s, s) } -> std::same_as<void>;
   requires Rule::kVectors <= 2 && Rule::kSums <= 2;
+  requires SumsWhatItNeeds<Rule>;
 };
 
 }  // namespace dynemb
