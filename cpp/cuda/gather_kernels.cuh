@@ -5,6 +5,7 @@
 
 #include "core/pool.h"
 #include "cuda/call_state.cuh"
+#include "cuda/launch.h"
 #include "cuda/pieces.cuh"
 
 namespace dynemb {
@@ -25,53 +26,6 @@ __device__ Piece<VEC> MissingPiece(const TableView& table, Key key, int column) 
   return piece;
 }
 
-// Row numbers of a training lookup; also writes the id's position among the
-// unique rows.
-struct TrainRows {
-  LookupScratch scratch;
-
-  __device__ bool Poisoned() const { return !Runs(*scratch.group); }
-  __device__ int64_t Resolve(const TableView& table, const FeatureParam& feature, int64_t i) const {
-    const int64_t row = ResolvedRow(scratch, feature.first_id + i);
-    feature.index_out[i] = row >= 0 ? static_cast<int32_t>(table.stamps[row] & 0xFFFFFFFFu)
-                                    : static_cast<int32_t>(row);
-    return row;
-  }
-  __device__ void Poison(const FeatureParam& feature, int64_t i) const {
-    feature.index_out[i] = kRefused;
-  }
-  __device__ void Count(const FeatureParam& feature, unsigned, unsigned, unsigned refused) const {
-    if (refused != 0) {
-      atomicAdd(&scratch.counts[feature.call_table].refused,
-                static_cast<unsigned long long>(refused));
-    }
-  }
-};
-
-// Row numbers of a find, straight from the index.
-struct FindRows {
-  TableState* states;
-
-  __device__ bool Poisoned() const { return false; }
-  __device__ int64_t Resolve(const TableView& table, const FeatureParam& feature, int64_t i) const {
-    if (!IsMeant(feature, i)) return kRowPadded;
-    const Key key = LoadKeyOnDevice(feature, i);
-    const int64_t row = FindRowOnDevice(table.index, HashKey(key), key);
-    return row >= 0 ? row : kRowRefused;
-  }
-  __device__ void Poison(const FeatureParam&, int64_t) const {}
-  __device__ void Count(const FeatureParam& feature, unsigned found, unsigned padded,
-                        unsigned missing) const {
-    TableCounters& counters = states[feature.table].counters;
-    auto add = [](int64_t& counter, unsigned n) {
-      if (n != 0) atomicAdd(reinterpret_cast<unsigned long long*>(&counter), n);
-    };
-    add(counters.found, found);
-    add(counters.padded, padded);
-    add(counters.missing, missing);
-  }
-};
-
 // Ids of a warp by what became of them.
 struct IdCounts {
   unsigned found = 0, padded = 0, missing = 0;
@@ -87,20 +41,79 @@ struct IdCounts {
   }
 };
 
-// Adds up per block before it touches global counters: they are few and hot.
-template <class Rows>
-__device__ void CountBlock(const Rows& rows, const FeatureParam& feature, const IdCounts& counts) {
-  __shared__ unsigned sums[3];
-  if (threadIdx.x < 3) sums[threadIdx.x] = 0;
-  __syncthreads();
-  if (Lane() == 0) {
+// Row numbers of a training lookup; also writes the id's position among the
+// unique rows.
+struct TrainRows {
+  LookupScratch scratch;
+
+  __device__ bool Poisoned() const { return !Runs(*scratch.group); }
+  // What the id has before the insertions: loaded ahead of all decisions.
+  __device__ int64_t Peek(const FeatureParam& feature, int64_t i) const {
+    return scratch.rows[feature.first_id + i];
+  }
+  __device__ int64_t Resolve(const TableView&, const FeatureParam&, int64_t, int64_t peeked) const {
+    return ResolvedRow(scratch, peeked);
+  }
+  // The id's index, to be written once the rows are on their way.
+  __device__ int32_t Index(const TableView& table, int64_t row) const {
+    return row >= 0 ? static_cast<int32_t>(table.stamps[row] & 0xFFFFFFFFu)
+                    : static_cast<int32_t>(row);
+  }
+  __device__ void WriteIndex(const FeatureParam& feature, int64_t i, int32_t index) const {
+    feature.index_out[i] = index;
+  }
+  __device__ void Poison(const FeatureParam& feature, int64_t i) const {
+    feature.index_out[i] = kRefused;
+  }
+  __device__ void Count(const FeatureParam& feature, const IdCounts& counts) const {
+    if (counts.missing != 0 && Lane() == 0) {
+      atomicAdd(&scratch.counts[feature.call_table].refused,
+                static_cast<unsigned long long>(counts.missing));
+    }
+  }
+};
+
+// Row numbers of a find, straight from the index.
+struct FindRows {
+  TableState* states;
+
+  __device__ bool Poisoned() const { return false; }
+  __device__ int64_t Peek(const FeatureParam& feature, int64_t i) const {
+    return static_cast<int64_t>(LoadKeyOnDevice(feature, i));
+  }
+  __device__ int64_t Resolve(const TableView& table, const FeatureParam& feature, int64_t i,
+                             int64_t peeked) const {
+    if (!IsMeant(feature, i)) return kRowPadded;
+    const Key key = static_cast<Key>(peeked);
+    const int64_t row = FindRowOnDevice(table.index, HashKey(key), key);
+    return row >= 0 ? row : kRowRefused;
+  }
+  __device__ int32_t Index(const TableView&, int64_t) const { return 0; }
+  __device__ void WriteIndex(const FeatureParam&, int64_t, int32_t) const {}
+  __device__ void Poison(const FeatureParam&, int64_t) const {}
+  // Adds up per block, by its last warp: the counters are few and hot.
+  __device__ void Count(const FeatureParam& feature, const IdCounts& counts) const {
+    __shared__ unsigned sums[3], warps;
+    if (threadIdx.x < 3) sums[threadIdx.x] = 0;
+    if (threadIdx.x == 3) warps = 0;
+    __syncthreads();
+    if (Lane() != 0) return;
     atomicAdd(&sums[0], counts.found);
     atomicAdd(&sums[1], counts.padded);
     atomicAdd(&sums[2], counts.missing);
+    __threadfence_block();
+    if (atomicAdd(&warps, 1u) + 1 != blockDim.x / 32) return;
+    __threadfence_block();
+    TableCounters& counters = states[feature.table].counters;
+    const auto add = [](int64_t& counter, unsigned* sum) {
+      const unsigned n = atomicAdd(sum, 0u);
+      if (n != 0) atomicAdd(reinterpret_cast<unsigned long long*>(&counter), n);
+    };
+    add(counters.found, &sums[0]);
+    add(counters.padded, &sums[1]);
+    add(counters.missing, &sums[2]);
   }
-  __syncthreads();
-  if (threadIdx.x == 0) rows.Count(feature, sums[0], sums[1], sums[2]);
-}
+};
 
 // Rows in flight of a warp.
 inline constexpr int kGatherStages = 8;
@@ -157,6 +170,7 @@ __device__ void CopyRows(const GatherRing& ring, const TableView& table,
 template <class List, class Rows>
 __global__ void __launch_bounds__(kThreads, 6)
     CopyKernel(const __grid_constant__ List list, const TableView* views, Rows rows) {
+  AwaitPrevious();
   __shared__ RingMemory<kThreads, kGatherStages, 1> memory;
   const FeatureParam& feature = FeatureOfBlock(list);
   const TableView& table = views[feature.table];
@@ -164,6 +178,7 @@ __global__ void __launch_bounds__(kThreads, 6)
       int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x / 32 * 32;
   const int count = static_cast<int>(max(int64_t{0}, min(int64_t{32}, feature.num_ids - first)));
   const int64_t i = first + Lane();
+  const int64_t peeked = Lane() < count ? rows.Peek(feature, i) : 0;
   if (rows.Poisoned()) {
     if (Lane() < count) rows.Poison(feature, i);
     for (int64_t j = Lane(); j < int64_t{count} * table.layout.dim; j += 32) {
@@ -171,15 +186,18 @@ __global__ void __launch_bounds__(kThreads, 6)
     }
     return;
   }
-  const int64_t row = Lane() < count ? rows.Resolve(table, feature, i) : kRowPadded;
+  const int64_t row =
+      Lane() < count ? rows.Resolve(table, feature, i, peeked) : int64_t{kRowPadded};
+  const int32_t index = rows.Index(table, row);
+  IdCounts counts;
+  counts.Add(row, Lane() < count);
+  rows.Count(feature, counts);
   if (table.layout.dim % 4 == 0) {
     CopyRows<4>(memory.Mine(), table, feature, first, count, row);
   } else {
     CopyRows<1>(memory.Mine(), table, feature, first, count, row);
   }
-  IdCounts counts;
-  counts.Add(row, Lane() < count);
-  CountBlock(rows, feature, counts);
+  if (Lane() < count) rows.WriteIndex(feature, i, index);
 }
 
 // A bag's rows, summed by one warp. Its ids' counts are added up by all lanes alike.
@@ -200,7 +218,8 @@ __device__ void PoolBag(const GatherRing& ring, const Rows& rows, const TableVie
       int64_t row = kRowPadded;
       float weight = 0.0f;
       if (Lane() < length) {
-        row = rows.Resolve(table, feature, i);
+        row = rows.Resolve(table, feature, i, rows.Peek(feature, i));
+        if (start == 0) rows.WriteIndex(feature, i, rows.Index(table, row));
         weight = feature.weights == nullptr ? 1.0f : feature.weights[i];
       }
       if (start == 0) counts->Add(row, Lane() < length);
@@ -245,6 +264,7 @@ __device__ void PoolBag(const GatherRing& ring, const Rows& rows, const TableVie
 template <class List, class Rows>
 __global__ void __launch_bounds__(kThreads, 4)
     PoolKernel(const __grid_constant__ List list, const TableView* views, Rows rows) {
+  AwaitPrevious();
   __shared__ RingMemory<kThreads, kGatherStages, 1> memory;
   const FeatureParam& feature = FeatureOfBlock(list);
   const TableView& table = views[feature.table];
@@ -267,7 +287,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   } else if (in_range) {
     PoolBag<1>(memory.Mine(), rows, table, feature, bag, &counts);
   }
-  CountBlock(rows, feature, counts);
+  rows.Count(feature, counts);
 }
 
 // The copied or the pooled features of a list; returns their blocks.
@@ -292,12 +312,9 @@ void LaunchGather(const FeatureList& all, const TableView* views, const Rows& ro
     FeatureList list;
     const uint32_t blocks = LayOutGather(all, pooled, &list);
     if (blocks == 0) continue;
-    WithFew(list, CallTables{}, [&](const auto& some, const auto&) {
-      if (pooled) {
-        PoolKernel<<<blocks, kThreads, 0, stream>>>(some, views, rows);
-      } else {
-        CopyKernel<<<blocks, kThreads, 0, stream>>>(some, views, rows);
-      }
+    WithFew(list, CallTables{}, [&]<class List>(const List& some, const auto&) {
+      Launch(pooled ? PoolKernel<List, Rows> : CopyKernel<List, Rows>, blocks, kThreads, stream,
+             some, views, rows);
     });
   }
 }

@@ -6,6 +6,7 @@
 #include <cooperative_groups.h>
 
 #include "cuda/call_state.cuh"
+#include "cuda/launch.h"
 
 namespace dynemb {
 
@@ -36,14 +37,44 @@ __global__ void StartEmptyLookupKernel(GroupState* group, const int32_t* token, 
   StartLookup(group, *token, replayable, true);
 }
 
+// What a block of the probe adds up before it touches what all blocks share.
+struct BlockProbe {
+  uint32_t uniques, misses, padded;
+  uint32_t first_unique, first_miss;
+  unsigned long long checksum;
+};
+
+// Positions for the lanes that want one, from a counter of the block.
+__device__ inline uint32_t WarpAllocate(bool wanted, uint32_t* counter) {
+  const unsigned mask = __ballot_sync(kFullWarp, wanted);
+  uint32_t position = 0;
+  if (mask != 0) {
+    const int leader = __ffs(static_cast<int>(mask)) - 1;
+    if (Lane() == leader) position = atomicAdd(counter, static_cast<uint32_t>(__popc(mask)));
+    position = __shfl_sync(kFullWarp, position, leader);
+  }
+  return position + static_cast<uint32_t>(__popc(mask & ((1u << Lane()) - 1)));
+}
+
 // One thread an id.
 template <class List, class Tables>
 __global__ void __launch_bounds__(kThreads)
     ProbeKernel(const __grid_constant__ List list, const __grid_constant__ Tables tables,
                 LookupScratch scratch, const int32_t* token, bool replayable, bool is_first) {
+  AwaitPrevious();
+  const FeatureParam& feature = FeatureOfBlock(list);
+  const TableView& table = scratch.tables[feature.table];
+  CallCounts& counts = scratch.counts[feature.call_table];
+  const int64_t i = int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x;
+  const bool in_range = i < feature.num_ids;
+  const int64_t id = feature.first_id + i;
+  const Key key = in_range ? LoadKeyOnDevice(feature, i) : 0;
+
   // One read for the block: all of its threads go the same way.
   __shared__ bool run;
+  __shared__ BlockProbe block;
   if (threadIdx.x == 0) {
+    block = {};
     run = StartLookup(scratch.group, *token, replayable, blockIdx.x == 0).run;
   }
   __syncthreads();
@@ -54,14 +85,7 @@ __global__ void __launch_bounds__(kThreads)
       scratch.miss_slots[slot] = 0;
     }
   }
-  const FeatureParam& feature = FeatureOfBlock(list);
-  const TableView& table = scratch.tables[feature.table];
-  CallCounts& counts = scratch.counts[feature.call_table];
-  const int64_t i = int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x;
-  const bool in_range = i < feature.num_ids;
-  const int64_t id = feature.first_id + i;
 
-  Key key = 0;
   int64_t row = kRowPadded;
   uint64_t check = 0;
   if (in_range) {
@@ -78,7 +102,6 @@ __global__ void __launch_bounds__(kThreads)
     const uint64_t place = (static_cast<uint64_t>(id) + 1) * 0x9E3779B97F4A7C15ull;
     check = place;
     if (IsMeant(feature, i)) {
-      key = LoadKeyOnDevice(feature, i);
       const KeyHash hash = HashKey(key);
       check = Mix64(hash.bits + place + static_cast<uint64_t>(feature.table));
       row = FindRowOnDevice(table.index, hash, key);
@@ -96,38 +119,40 @@ __global__ void __launch_bounds__(kThreads)
                         static_cast<unsigned long long>(scratch.epoch) << 32) == old;
     }
   }
-  const int64_t unique = BlockAllocate(first, reinterpret_cast<uint32_t*>(&counts.unique));
-  if (first) {
-    tables.unique_rows[feature.call_table][unique] = row;
-    *stamp = static_cast<uint64_t>(scratch.epoch) << 32 | static_cast<uint64_t>(unique);
-  }
-
   const bool missed = row == kRowWaits;
-  if (__syncthreads_or(missed)) {
-    const int64_t m = BlockAllocate(missed, scratch.miss_count);
-    if (missed) {
-      scratch.misses[m] = {key, static_cast<uint32_t>(id), feature.table, feature.call_table,
-                           static_cast<int32_t>(m)};
-      row = kRowWaits - m;
-    }
-  }
-  if (in_range) scratch.rows[id] = row;
-
-  const unsigned long long check_sum = WarpSum(static_cast<unsigned long long>(check));
+  uint32_t unique = WarpAllocate(first, &block.uniques);
+  uint32_t miss = WarpAllocate(missed, &block.misses);
+  const unsigned long long warp_check = WarpSum(static_cast<unsigned long long>(check));
   const unsigned padded =
       static_cast<unsigned>(__popc(__ballot_sync(kFullWarp, in_range && row == kRowPadded)));
-  __shared__ unsigned long long block_check, block_padded;
-  if (threadIdx.x == 0) block_check = block_padded = 0;
-  __syncthreads();
   if (Lane() == 0) {
-    atomicAdd(&block_check, check_sum);
-    atomicAdd(&block_padded, static_cast<unsigned long long>(padded));
+    atomicAdd(&block.checksum, warp_check);
+    if (padded != 0) atomicAdd(&block.padded, padded);
   }
   __syncthreads();
   if (threadIdx.x == 0) {
-    atomicAdd(reinterpret_cast<unsigned long long*>(&scratch.group->ids_checksum), block_check);
-    if (block_padded != 0) atomicAdd(&counts.padded, block_padded);
+    // One atomic a block: a few words for a million ids.
+    if (block.uniques != 0) {
+      block.first_unique =
+          static_cast<uint32_t>(atomicAdd(&counts.unique, static_cast<int32_t>(block.uniques)));
+    }
+    if (block.misses != 0) block.first_miss = atomicAdd(scratch.miss_count, block.misses);
+    if (block.padded != 0) atomicAdd(&counts.padded, static_cast<unsigned long long>(block.padded));
+    atomicAdd(reinterpret_cast<unsigned long long*>(&scratch.group->ids_checksum), block.checksum);
   }
+  __syncthreads();
+  if (first) {
+    unique += block.first_unique;
+    tables.unique_rows[feature.call_table][unique] = row;
+    *stamp = static_cast<uint64_t>(scratch.epoch) << 32 | unique;
+  }
+  if (missed) {
+    miss += block.first_miss;
+    scratch.misses[miss] = {key, static_cast<uint32_t>(id), feature.table, feature.call_table,
+                            static_cast<int32_t>(miss)};
+    row = kRowWaits - int64_t{miss};
+  }
+  if (in_range) scratch.rows[id] = row;
 }
 
 // Equal absent keys elect one miss that inserts the key.

@@ -4,6 +4,7 @@
 
 #include "core/optimizer/dispatch.h"
 #include "cuda/gather_kernels.cuh"
+#include "cuda/launch.h"
 
 namespace dynemb {
 
@@ -107,6 +108,7 @@ struct HeaderList {
 __global__ void __launch_bounds__(kThreads)
     BeginUpdateKernel(GroupState* group, const int32_t* token,
                       const __grid_constant__ HeaderList list, uint4* counters, int64_t size) {
+  AwaitPrevious();
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   for (int64_t i = thread; i < size; i += int64_t{gridDim.x} * kThreads) {
     counters[i] = make_uint4(0, 0, 0, 0);
@@ -120,6 +122,28 @@ __global__ void __launch_bounds__(kThreads)
       group->error = DeviceError::kStaleActs;
     }
   }
+}
+
+// Positions for the threads of a block that want one, from a global counter: one
+// atomic a block. Every thread of the block calls it; -1 for those that do not
+// want one.
+__device__ inline int64_t BlockAllocate(bool wanted, uint32_t* counter) {
+  __shared__ uint32_t taken, base;
+  __syncthreads();
+  if (threadIdx.x == 0) taken = 0;
+  __syncthreads();
+  const unsigned mask = __ballot_sync(kFullWarp, wanted);
+  uint32_t offset = 0;
+  if (mask != 0) {
+    const int leader = __ffs(static_cast<int>(mask)) - 1;
+    if (Lane() == leader) offset = atomicAdd(&taken, static_cast<uint32_t>(__popc(mask)));
+    offset = __shfl_sync(kFullWarp, offset, leader);
+    offset += static_cast<uint32_t>(__popc(mask & ((1u << Lane()) - 1)));
+  }
+  __syncthreads();
+  if (threadIdx.x == 0 && taken != 0) base = atomicAdd(counter, taken);
+  __syncthreads();
+  return wanted ? static_cast<int64_t>(base + offset) : -1;
 }
 
 // Numbers the unique rows of several lookups anew: first come, by stamp.
@@ -181,8 +205,20 @@ __device__ inline int64_t UniqueOf(const GradientParam& feature, int64_t i) {
   return feature.first_unique + unique;
 }
 
-inline constexpr int kIdsPerThread = 8;
-inline constexpr uint32_t kBlockSlots = 2 * kThreads * kIdsPerThread;
+inline constexpr int kIdsPerThread = 4;
+inline constexpr uint32_t kBlockSlotBits = 11;
+inline constexpr uint32_t kBlockSlots = 1u << kBlockSlotBits;
+static_assert(kBlockSlots == 2 * kThreads * kIdsPerThread);
+
+// Of the ids of a thread, all loads at once.
+__device__ inline void LoadUniques(const GradientParam& feature, int64_t first,
+                                   int64_t (&uniques)[kIdsPerThread]) {
+#pragma unroll
+  for (int k = 0; k < kIdsPerThread; ++k) {
+    const int64_t i = first + k * kThreads;
+    uniques[k] = i < feature.num_ids ? UniqueOf(feature, i) : -1;
+  }
+}
 
 // How many ids has each row, and which of them is this one. A block first counts its
 // own ids in shared memory: a row that is a twentieth of the batch would otherwise
@@ -190,6 +226,7 @@ inline constexpr uint32_t kBlockSlots = 2 * kThreads * kIdsPerThread;
 template <class List>
 __global__ void __launch_bounds__(kThreads)
     RankKernel(const __grid_constant__ List list, UpdateScratch scratch) {
+  AwaitPrevious();
   if (scratch.group->run == 0) return;
   __shared__ int32_t slot_row[kBlockSlots];  // -1: empty
   __shared__ uint32_t slot_count[kBlockSlots];
@@ -201,17 +238,17 @@ __global__ void __launch_bounds__(kThreads)
   const GradientParam& feature = FeatureOfBlock(list);
   const int64_t first =
       int64_t{blockIdx.x - feature.first_block} * (kThreads * kIdsPerThread) + threadIdx.x;
+  int64_t uniques[kIdsPerThread];
+  LoadUniques(feature, first, uniques);
   uint32_t slots[kIdsPerThread];  // kBlockSlots: no row
   uint32_t ranks[kIdsPerThread];
 #pragma unroll
   for (int k = 0; k < kIdsPerThread; ++k) {
-    const int64_t i = first + k * kThreads;
-    const int64_t unique = i < feature.num_ids ? UniqueOf(feature, i) : -1;
     slots[k] = kBlockSlots;
     ranks[k] = 0;
-    if (unique < 0) continue;
-    const int32_t row = static_cast<int32_t>(unique);
-    uint32_t slot = static_cast<uint32_t>(row) * 0x9E3779B1u >> 20;  // 12 bits
+    if (uniques[k] < 0) continue;
+    const int32_t row = static_cast<int32_t>(uniques[k]);
+    uint32_t slot = static_cast<uint32_t>(row) * 0x9E3779B1u >> (32 - kBlockSlotBits);
     for (;; slot = (slot + 1) & (kBlockSlots - 1)) {
       const int32_t other = atomicCAS(&slot_row[slot], -1, row);
       if (other == -1 || other == row) break;
@@ -232,26 +269,34 @@ __global__ void __launch_bounds__(kThreads)
     scratch.ranks[feature.first_id + first + k * kThreads] = slot_count[slots[k]] + ranks[k];
   }
 }
-static_assert(kBlockSlots == 1u << 12);
 
 template <class List>
 __global__ void __launch_bounds__(kThreads)
     PermuteKernel(const __grid_constant__ List list, UpdateScratch scratch) {
+  AwaitPrevious();
   if (scratch.group->run == 0) return;
   const GradientParam& feature = FeatureOfBlock(list);
   const int64_t first =
       int64_t{blockIdx.x - feature.first_block} * (kThreads * kIdsPerThread) + threadIdx.x;
+  int64_t uniques[kIdsPerThread];
+  LoadUniques(feature, first, uniques);
+  const uint32_t first_id = static_cast<uint32_t>(feature.first_id + first);
+  uint32_t ranks[kIdsPerThread], begins[kIdsPerThread], ends[kIdsPerThread];
 #pragma unroll
   for (int k = 0; k < kIdsPerThread; ++k) {
-    const int64_t i = first + k * kThreads;
-    const int64_t unique = i < feature.num_ids ? UniqueOf(feature, i) : -1;
-    if (unique < 0) continue;
-    const int64_t id = feature.first_id + i;
-    const uint32_t rank = scratch.ranks[id], offset = scratch.offsets[unique];
-    const bool last = rank + 1 == scratch.offsets[unique + 1] - offset;
-    scratch.sorted[offset + rank] = {
-        static_cast<uint32_t>(id) | (last ? SortedId::kMark : 0),
-        static_cast<uint32_t>(unique) | (rank == 0 ? SortedId::kMark : 0)};
+    const int64_t unique = uniques[k] < 0 ? 0 : uniques[k];
+    ranks[k] = uniques[k] < 0 ? 0 : scratch.ranks[first_id + static_cast<uint32_t>(k * kThreads)];
+    begins[k] = scratch.offsets[unique];
+    ends[k] = scratch.offsets[unique + 1];
+  }
+#pragma unroll
+  for (int k = 0; k < kIdsPerThread; ++k) {
+    if (uniques[k] < 0) continue;
+    const uint32_t at = begins[k] + ranks[k];
+    scratch.sorted[at] = {
+        (first_id + static_cast<uint32_t>(k * kThreads)) |
+            (at + 1 == ends[k] ? SortedId::kMark : 0),
+        static_cast<uint32_t>(uniques[k]) | (ranks[k] == 0 ? SortedId::kMark : 0)};
   }
 }
 

@@ -1,19 +1,10 @@
-// Sorted gradients, summed per row, then one step of the optimizer. Runs of equal
-// length make all warps equal, whatever the skew; a row whose gradients lie in several
-// runs is summed up from their partial sums, in a fixed order, by a second kernel.
+// Gradients of a run, summed per row, then one step of the optimizer for every row
+// that begins and ends in the run. Of a row that does not, the run keeps its share.
 #pragma once  // included by update.cu alone
 
-#include "core/optimizer/dispatch.h"
-#include "cuda/pieces.cuh"
-#include "cuda/sort_kernels.cuh"
+#include "cuda/runs.cuh"
 
 namespace dynemb {
-
-inline constexpr uint32_t kRunLength = 128;  // gradients
-inline constexpr int kRunThreads = 64;
-inline constexpr int kRunStages = 8;
-// A warp reads the ids of a run 32 / teams at a time: no fewer than the ring is deep.
-inline constexpr int kRunLanes = 8;
 
 // Gradient of one id: where its row of the caller's gradient is, and its weight.
 struct Contribution {
@@ -39,50 +30,6 @@ __device__ Contribution ContributionOf(const List& list, uint32_t id) {
   const float weight = feature.weights == nullptr ? 1.0f : feature.weights[i];
   return {feature.grads + bag * feature.dim, weight * feature.bag_scales[bag]};
 }
-
-// Table with the last `first` that is not above `at`.
-template <class Tables>
-__device__ const UpdateTable& TableAt(const Tables& list, uint32_t UpdateTable::* first,
-                                      uint32_t at) {
-  int low = 0, high = list.count - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (list.tables[middle].*first <= at) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return list.tables[low];
-}
-
-__device__ inline StepOperands OperandsOf(const UpdateScratch& scratch, int32_t table) {
-  const int32_t step = *scratch.step;
-  return {scratch.learning_rates[table], step < 0 ? scratch.group->steps : int64_t{step}};
-}
-
-// Sorted gradients [begin, end) of a table, and the partial sums of its runs.
-struct TableRuns {
-  uint32_t begin, end;
-  const UpdateTable& table;
-  const UpdateScratch& scratch;
-
-  __device__ TableRuns(const UpdateTable& of, const UpdateScratch& s) : table(of), scratch(s) {
-    begin = s.offsets[of.first_unique];
-    end = s.offsets[of.first_unique + of.capacity];
-  }
-  __device__ uint32_t RunBegin(uint32_t run) const { return begin + run * kRunLength; }
-  __device__ uint32_t RunEnd(uint32_t run) const { return min(end, RunBegin(run) + kRunLength); }
-  // Sum of the run's first row, which began in an earlier run.
-  __device__ float* Head(uint32_t run) const {
-    return scratch.partials + int64_t{2} * (table.first_run + run) * scratch.partial_stride;
-  }
-  // Sum of its last row, which began here and ends in a later run.
-  __device__ float* Tail(uint32_t run) const { return Head(run) + scratch.partial_stride; }
-  __device__ int64_t Row(uint32_t unique) const {
-    return table.unique_rows[unique - table.first_unique];
-  }
-};
 
 // What a team has to know of one gradient.
 struct RunItem {
@@ -287,6 +234,7 @@ template <class Rule, class List, class Tables>
 __global__ void __launch_bounds__(kRunThreads)
     StepRunsKernel(const __grid_constant__ List list, const __grid_constant__ Tables parts,
                    UpdateScratch scratch) {
+  AwaitPrevious();
   if (scratch.group->run == 0) return;
   __shared__ RingMemory<kRunThreads, kRunStages, kRunParts<Rule>> memory;
   __shared__ RunItem items[kRunThreads];
@@ -311,97 +259,6 @@ __global__ void __launch_bounds__(kRunThreads)
     work.template operator()<4>();
   } else {
     work.template operator()<1>();
-  }
-}
-
-// Sum over a block, in all threads.
-__device__ inline float BlockSum(float value) {
-  __shared__ float warps[kThreads / 32];
-  value = WarpSum(value);
-  __syncthreads();
-  if (Lane() == 0) warps[threadIdx.x / 32] = value;
-  __syncthreads();
-  float sum = 0.0f;
-  for (float warp : warps) sum += warp;
-  return sum;
-}
-
-// One block on a row whose gradients began in `run` and end in a later one.
-template <class Rule, int VEC>
-__device__ void JoinRow(const Rule& rule, const TableRuns& runs, const TableView& view,
-                        uint32_t run, uint32_t last_run, uint32_t unique) {
-  __shared__ Piece<VEC> groups[kThreads];
-  const RowLayout& layout = view.layout;
-  const int dim = layout.dim;
-  float* total = runs.Tail(run);
-  // As many threads as the row has pieces sum every so many runs.
-  int width = 1;
-  while (width < kThreads && width * VEC < dim) width *= 2;
-  const uint32_t group = threadIdx.x / static_cast<uint32_t>(width);
-  const uint32_t stride = kThreads / static_cast<uint32_t>(width);
-  const int piece = static_cast<int>(threadIdx.x) % width;
-  for (int start = 0; start < dim; start += width * VEC) {
-    const int column = start + piece * VEC;
-    Piece<VEC> sum = Piece<VEC>::Filled(0.0f);
-    if (column < dim) {
-      if (group == 0) sum = Piece<VEC>::Load(total + column);
-#pragma unroll 4
-      for (uint32_t r = run + 1 + group; r <= last_run; r += stride) {
-        sum.AddScaled(1.0f, Piece<VEC>::Load(runs.Head(r) + column));
-      }
-    }
-    __syncthreads();
-    groups[threadIdx.x] = sum;
-    __syncthreads();
-    if (group != 0 || column >= dim) continue;
-    for (uint32_t g = 1; g < stride; ++g) {
-      sum.AddScaled(1.0f, groups[g * static_cast<uint32_t>(width) + threadIdx.x]);
-    }
-    sum.Store(total + column);
-  }
-  __syncthreads();
-
-  float* row = view.Row(runs.Row(unique));
-  float none0 = 0.0f, none1 = 0.0f, sums[2] = {};
-  const auto state = [&](int vector, int column, float& none) -> float& {
-    return vector < Rule::kVectors ? row[layout.VectorOffset(vector) + column] : none;
-  };
-  if constexpr (Rule::kSums > 0) {
-    for (int c = static_cast<int>(threadIdx.x); c < dim; c += kThreads) {
-      rule.Sum(total[c], row[c], state(0, c, none0), state(1, c, none1), sums);
-    }
-    for (int s = 0; s < Rule::kSums; ++s) sums[s] = BlockSum(sums[s]);
-  }
-  float scalars[Rule::kScalars > 0 ? Rule::kScalars : 1] = {};
-  for (int i = 0; i < Rule::kScalars; ++i) scalars[i] = row[layout.ScalarOffset() + i];
-  const auto terms = rule.Row(scalars, sums, dim);
-  __syncthreads();
-  for (int c = static_cast<int>(threadIdx.x); c < dim; c += kThreads) {
-    rule.Column(terms, total[c], row[c], state(0, c, none0), state(1, c, none1));
-  }
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < Rule::kScalars; ++i) row[layout.ScalarOffset() + i] = scalars[i];
-  }
-}
-
-// One block a run: where a row began in it and ends in a later one, the block joins it.
-template <class Rule, class Tables>
-__global__ void __launch_bounds__(kThreads)
-    JoinRunsKernel(const __grid_constant__ Tables parts, UpdateScratch scratch) {
-  if (scratch.group->run == 0) return;
-  const UpdateTable& part = TableAt(parts, &UpdateTable::first_run, blockIdx.x);
-  const uint32_t run = blockIdx.x - part.first_run;
-  const TableRuns runs(part, scratch);
-  if (runs.RunBegin(run) >= runs.end) return;
-  const SortedId last = scratch.sorted[runs.RunEnd(run) - 1];
-  if (last.last() || scratch.offsets[last.unique()] < runs.RunBegin(run)) return;
-  const uint32_t last_run = (scratch.offsets[last.unique() + 1] - 1 - runs.begin) / kRunLength;
-  const TableView& view = scratch.tables[part.table];
-  const Rule rule(scratch.optimizers[part.table], OperandsOf(scratch, part.table));
-  if (view.layout.dim % 4 == 0) {
-    JoinRow<Rule, 4>(rule, runs, view, run, last_run, last.unique());
-  } else {
-    JoinRow<Rule, 1>(rule, runs, view, run, last_run, last.unique());
   }
 }
 

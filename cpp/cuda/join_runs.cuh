@@ -1,0 +1,155 @@
+// Rows whose gradients lie in several runs: their shares, summed in a fixed order, then
+// the step of the optimizer.
+#pragma once  // included by update.cu alone
+
+#include "cuda/runs.cuh"
+
+namespace dynemb {
+
+// Threads that join a row together.
+struct WarpGroup {
+  static constexpr int kSize = 32;
+  __device__ static int Rank() { return Lane(); }
+  __device__ static void Sync() { __syncwarp(); }
+  __device__ static float Sum(float value) { return WarpSum(value); }
+};
+
+struct BlockGroup {
+  static constexpr int kSize = kThreads;
+  __device__ static int Rank() { return static_cast<int>(threadIdx.x); }
+  __device__ static void Sync() { __syncthreads(); }
+  __device__ static float Sum(float value) {
+    __shared__ float warps[kThreads / 32];
+    value = WarpSum(value);
+    __syncthreads();
+    if (Lane() == 0) warps[threadIdx.x / 32] = value;
+    __syncthreads();
+    float sum = 0.0f;
+    for (float warp : warps) sum += warp;
+    return sum;
+  }
+};
+
+// A row whose gradients began in `run` and end in `last_run`, a later one.
+struct Join {
+  uint32_t part;  // position of the table in the launch
+  uint32_t run, last_run;
+  uint32_t unique;
+};
+
+// exchange: shared memory, [kSize].
+template <class Group, class Rule, int VEC>
+__device__ void JoinRow(const Rule& rule, const TableRuns& runs, const TableView& view,
+                        const Join& join, float4* exchange) {
+  Piece<VEC>* pieces = reinterpret_cast<Piece<VEC>*>(exchange);
+  const RowLayout& layout = view.layout;
+  const int dim = layout.dim;
+  float* total = runs.Tail(join.run);
+  // As many threads as the row has pieces sum every so many runs.
+  int width = 1;
+  while (width < Group::kSize && width * VEC < dim) width *= 2;
+  const uint32_t share = static_cast<uint32_t>(Group::Rank() / width);
+  const uint32_t shares = static_cast<uint32_t>(Group::kSize / width);
+  for (int start = 0; start < dim; start += width * VEC) {
+    const int column = start + Group::Rank() % width * VEC;
+    Piece<VEC> sum = Piece<VEC>::Filled(0.0f);
+    if (column < dim) {
+      if (share == 0) sum = Piece<VEC>::Load(total + column);
+#pragma unroll 4
+      for (uint32_t r = join.run + 1 + share; r <= join.last_run; r += shares) {
+        sum.AddScaled(1.0f, Piece<VEC>::Load(runs.Head(r) + column));
+      }
+    }
+    Group::Sync();
+    pieces[Group::Rank()] = sum;
+    Group::Sync();
+    if (share != 0 || column >= dim) continue;
+    for (int s = 1; s < static_cast<int>(shares); ++s) {
+      sum.AddScaled(1.0f, pieces[s * width + Group::Rank()]);
+    }
+    sum.Store(total + column);
+  }
+  Group::Sync();
+
+  float* row = view.Row(runs.Row(join.unique));
+  float none0 = 0.0f, none1 = 0.0f, sums[2] = {};
+  const auto state = [&](int vector, int column, float& none) -> float& {
+    return vector < Rule::kVectors ? row[layout.VectorOffset(vector) + column] : none;
+  };
+  if constexpr (Rule::kSums > 0) {
+    for (int c = Group::Rank(); c < dim; c += Group::kSize) {
+      rule.Sum(total[c], row[c], state(0, c, none0), state(1, c, none1), sums);
+    }
+    for (int s = 0; s < Rule::kSums; ++s) sums[s] = Group::Sum(sums[s]);
+  }
+  float scalars[Rule::kScalars > 0 ? Rule::kScalars : 1] = {};
+  for (int i = 0; i < Rule::kScalars; ++i) scalars[i] = row[layout.ScalarOffset() + i];
+  const auto terms = rule.Row(scalars, sums, dim);
+  Group::Sync();
+  for (int c = Group::Rank(); c < dim; c += Group::kSize) {
+    rule.Column(terms, total[c], row[c], state(0, c, none0), state(1, c, none1));
+  }
+  if (Group::Rank() == 0) {
+    for (int i = 0; i < Rule::kScalars; ++i) row[layout.ScalarOffset() + i] = scalars[i];
+  }
+}
+
+template <class Group, class Rule, class Tables>
+__device__ void JoinRow(const Tables& parts, const UpdateScratch& scratch, const Join& join,
+                        float4* exchange) {
+  const UpdateTable& part = parts.tables[join.part];
+  const TableView& view = scratch.tables[part.table];
+  const Rule rule(scratch.optimizers[part.table], OperandsOf(scratch, part.table));
+  const TableRuns runs(part, scratch);
+  if (view.layout.dim % 4 == 0) {
+    JoinRow<Group, Rule, 4>(rule, runs, view, join, exchange);
+  } else {
+    JoinRow<Group, Rule, 1>(rule, runs, view, join, exchange);
+  }
+}
+
+// What run number `at` of a launch has to join; false: nothing.
+template <class Tables>
+__device__ bool FindJoin(const Tables& parts, const UpdateScratch& scratch, uint32_t at,
+                         Join* join) {
+  const UpdateTable& part = TableAt(parts, &UpdateTable::first_run, at);
+  const TableRuns runs(part, scratch);
+  const uint32_t run = at - part.first_run;
+  if (runs.RunBegin(run) >= runs.end) return false;
+  const SortedId last = scratch.sorted[runs.RunEnd(run) - 1];
+  if (last.last() || scratch.offsets[last.unique()] < runs.RunBegin(run)) return false;
+  const uint32_t end = scratch.offsets[last.unique() + 1];
+  *join = {static_cast<uint32_t>(&part - parts.tables), run, (end - 1 - runs.begin) / kRunLength,
+           last.unique()};
+  return true;
+}
+
+// A row of so many runs is worth a block.
+inline constexpr uint32_t kWarpJoins = 8;
+
+// One warp a run: where a row began in it and ends in a later one, the warp joins it,
+// or the block where the row is hot.
+template <class Rule, class Tables>
+__global__ void __launch_bounds__(kThreads)
+    JoinRunsKernel(const __grid_constant__ Tables parts, UpdateScratch scratch) {
+  AwaitPrevious();
+  if (scratch.group->run == 0) return;
+  __shared__ float4 exchange[kThreads];
+  __shared__ Join hot[kThreads / 32];
+  __shared__ int num_hot;
+  if (threadIdx.x == 0) num_hot = 0;
+  __syncthreads();
+  const uint32_t at = (blockIdx.x * kThreads + threadIdx.x) / 32;
+  Join join{};
+  if (at < parts.runs && FindJoin(parts, scratch, at, &join)) {
+    if (join.last_run - join.run <= kWarpJoins) {
+      JoinRow<WarpGroup, Rule>(parts, scratch, join, exchange + threadIdx.x / 32 * 32);
+    } else if (Lane() == 0) {
+      hot[atomicAdd(&num_hot, 1)] = join;
+    }
+  }
+  __syncthreads();
+  for (int h = 0; h < num_hot; ++h) JoinRow<BlockGroup, Rule>(parts, scratch, hot[h], exchange);
+}
+
+}  // namespace dynemb
