@@ -1,14 +1,19 @@
 # Targets for people. Each installs what it needs into $(VENV); the second call is fast.
 #   make demo ARGS=--help          another interpreter: make test PYTHON=python3.12 VENV=.venv-3.12
+#   make demo CUDA=                leaves an NVIDIA GPU alone
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
 # Passed to the build of the native module, e.g. -C cmake.build-type=Debug
 BUILD  ?=
+# 12 or 13 where there is an NVIDIA GPU and an nvcc (12.4 or newer) to compile for it; else empty.
+CUDA   := $(shell nvidia-smi -L 2>/dev/null | grep -q '^GPU' && nvcc --version 2>/dev/null | \
+            sed -nE 's/.*release (12)\.[4-9],.*/\1/p; s/.*release (13)\..*/\1/p')
 
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE := pyproject.toml CMakeLists.txt $(shell find cpp -type f)
+NVCC   := $(if $(CUDA),-C cmake.define.DYNEMB_CUDA=ON -C cmake.define.CMAKE_CUDA_ARCHITECTURES=native)
 CPP    := $(shell find cpp -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
 .PHONY: demo test long lint format bench sanitize clean
@@ -43,14 +48,18 @@ sanitize:
 clean:
 	rm -rf build dist .venv .venv-* .pytest_cache .ruff_cache .hypothesis
 
+# The demo runs on the GPU; tests and benchmarks of these targets are the CPU's.
+$(VENV)/.demo: JAX_CUDA = $(CUDA:%=,cuda%)
+test long bench: export JAX_PLATFORMS = cpu
+
 # The extras' packages only: the library itself is installed by .native.
 $(VENV)/.%: $(VENV)/.native
-	$(PIP) "dynemb-jax[$*]"
+	$(PIP) "dynemb-jax[$*$(JAX_CUDA)]"
 	@touch $@
 
 # Editable, so Python files are read from here; C++ changes rebuild the module.
 $(VENV)/.native: $(NATIVE) | $(BIN)/python
-	$(PIP) $(BUILD) -e .
+	$(PIP) $(NVCC) $(BUILD) -e .
 	@touch $@
 
 $(BIN)/python:

@@ -8,6 +8,7 @@ from dynemb_jax.config import TableConfig as TableConfig
 from dynemb_jax.embeddings import Activations as Activations
 from dynemb_jax.embeddings import Embeddings as Embeddings
 from dynemb_jax.embeddings import create as create
+from dynemb_jax.feed import feed as feed
 from dynemb_jax.host import TableRows as TableRows
 from dynemb_jax.host import TableStats as TableStats
 from dynemb_jax.host import assign as assign
@@ -44,6 +45,7 @@ __all__ = [
     "create",
     "erase",
     "errors",
+    "feed",
     "get",
     "hash_keys",
     "initializers",

@@ -109,6 +109,14 @@ def _as_word(array: Any) -> Any:
     return array
 
 
+def clipped_lengths(lengths: Any, row_length: int) -> Any:
+    """Lengths as int32; clipped before 64 bits are cut, so that what is out of range stays so."""
+    if lengths.dtype.itemsize >= 4:  # narrower ones may not hold the bounds, and need none
+        clip = np.clip if isinstance(lengths, np.ndarray) else jnp.clip
+        lengths = clip(lengths, -1 if lengths.dtype.kind == "i" else 0, row_length + 1)
+    return lengths.astype(np.int32)
+
+
 class FeatureIds(NamedTuple):
     """One feature's ids as the primitives take them."""
 
@@ -145,9 +153,7 @@ def normalize(leaf: Any, path: str) -> FeatureIds:
         return FeatureIds(array, wide, PADDING_NONE, None, None)
     weights = None if padded.weights is None else jnp.asarray(padded.weights).astype(jnp.float32)
     if padded.lengths is not None:
-        # Before 64 bits are cut: what is out of range has to stay so.
-        bound = (array.shape[:-1] if wide else array.shape)[-1] + 1
-        clip = np.clip if isinstance(padded.lengths, np.ndarray) else jnp.clip
-        pad = jnp.asarray(clip(padded.lengths, -1, bound).astype(np.int32))
+        row_length = (array.shape[:-1] if wide else array.shape)[-1]
+        pad = jnp.asarray(clipped_lengths(padded.lengths, row_length))
         return FeatureIds(array, wide, PADDING_LENGTHS, pad, weights)
     return FeatureIds(array, wide, PADDING_MASK, jnp.asarray(padded.mask), weights)

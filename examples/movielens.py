@@ -64,7 +64,9 @@ def main(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the first nine tenths.")] = 3,
     dim: Annotated[int, typer.Option(min=1, help="Columns of an embedding.")] = 16,
     optimizer: Annotated[Optimizer, typer.Option(help="Of the tables.")] = Optimizer.ADAGRAD,
-    seed: Annotated[int, typer.Option(help="The same seed repeats the figures exactly.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="On a CPU the same seed repeats the figures exactly.")
+    ] = 0,
     data: Annotated[
         Path | None, typer.Option(help="ml-100k.inter or u.data; otherwise it is downloaded once.")
     ] = None,

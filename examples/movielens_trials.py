@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+import jax
 import movielens_fixed as fixed
 import numpy as np
 import optax
@@ -103,7 +104,8 @@ def dynamic(settings: Settings) -> Variant:
     """Tables that take any id and grow; nothing about the ids is known beforehand."""
 
     def create() -> dj.Embeddings:
-        return dj.create(features(settings), seed=settings.seed, deterministic=True)
+        repeats = jax.default_backend() == "cpu"  # not available yet on a GPU
+        return dj.create(features(settings), seed=settings.seed, deterministic=repeats)
 
     # dj.keys carries all 64 bits of an id, which jnp.asarray would cut to 32.
     return Variant(dj, create, lambda _table, ids: dj.keys(ids))
@@ -138,8 +140,7 @@ def stream(variant: Variant, data: Interactions, settings: Settings, watch: Watc
     for rows in np.split(np.arange(len(data)), np.flatnonzero(np.diff(data.day)) + 1):
         day = data[rows]
         scores.append(_predict(steps, variant, emb, params, day))
-        for part, weight in batches(day, TRAIN_BATCH):
-            batch = _batch(variant, part, weight)
+        for batch in dj.feed(_batches(variant, day, TRAIN_BATCH)):
             emb, params, opt_state, _ = steps.train(emb, params, opt_state, batch)
         stats = variant.embed.stats(emb)
         for table, figures in stats.items():
@@ -176,8 +177,7 @@ def fit(
     likes = tail[np.flatnonzero(tail.label)]
     for epoch in range(settings.epochs):
         order, epoch_losses = rng.permutation(len(train)), []
-        for part, weight in batches(train[order], TRAIN_BATCH):
-            batch = _batch(variant, part, weight)
+        for batch in dj.feed(_batches(variant, train[order], TRAIN_BATCH)):
             emb, params, opt_state, loss = steps.train(emb, params, opt_state, batch)
             epoch_losses.append(loss)
             if len(epoch_losses) % WATCH_EVERY == 0:
@@ -195,8 +195,8 @@ def fit(
 def _predict(
     steps: Steps, variant: Variant, emb: Any, params: Any, data: Interactions
 ) -> np.ndarray:
-    parts = batches(data, EVAL_BATCH)
-    scores = [steps.predict(emb, params, _batch(variant, part, w)) for part, w in parts]
+    parts = _batches(variant, data, EVAL_BATCH)
+    scores = [steps.predict(emb, params, batch) for batch in parts]
     return np.concatenate(scores)[: len(data)]
 
 
@@ -209,18 +209,20 @@ def _hit_rate(
     ranked: np.ndarray,
 ) -> float:
     # The candidates take the place of the item, so that they are cut into the same batches.
-    parts = batches(dataclasses.replace(likes, item=ranked), EVAL_BATCH)
-    scores = [steps.rank(emb, params, _batch(variant, part, w)) for part, w in parts]
+    parts = _batches(variant, dataclasses.replace(likes, item=ranked), EVAL_BATCH)
+    scores = [steps.rank(emb, params, batch) for batch in parts]
     return float(np.mean(hits(np.concatenate(scores)[: len(likes)])))
 
 
-def _batch(variant: Variant, data: Interactions, weight: np.ndarray) -> Batch:
-    ids = {
-        "user": variant.encode("users", data.user),
-        "item": variant.encode("items", data.item),
-        "history": dj.Padded(variant.encode("items", data.history), lengths=data.history_length),
-    }
-    return Batch(ids, data.liked_share, data.label, weight)
+def _batches(variant: Variant, data: Interactions, size: int) -> Iterator[Batch]:
+    for part, weight in batches(data, size):
+        history = variant.encode("items", part.history)
+        ids = {
+            "user": variant.encode("users", part.user),
+            "item": variant.encode("items", part.item),
+            "history": dj.Padded(history, lengths=part.history_length),
+        }
+        yield Batch(ids, part.liked_share, part.label, weight)
 
 
 def _create_fixed(settings: Settings, num_rows: dict[str, int]) -> fixed.Embeddings:

@@ -12,12 +12,15 @@ import dynemb_jax as dj
 BATCH, STEPS, TASTES = 256, 600, 4
 
 
-def clicks(rng: np.random.Generator, step: int):
-    """Strings and clicks: a user clicks items of the user's taste, and new users keep coming."""
-    user = rng.integers(500 + 2 * step, size=BATCH)
-    item = rng.integers(400, size=BATCH)
-    clicked = rng.random(BATCH) < np.where(user % TASTES == item % TASTES, 0.95, 0.05)
-    return [f"user-{u}" for u in user], [f"item-{i}" for i in item], clicked.astype(np.float32)
+def batches(rng: np.random.Generator):
+    """String ids and clicks: users click items of their taste, and new users keep coming."""
+    for step in range(STEPS):
+        user = rng.integers(500 + 2 * step, size=BATCH)
+        item = rng.integers(400, size=BATCH)
+        clicked = rng.random(BATCH) < np.where(user % TASTES == item % TASTES, 0.95, 0.05)
+        user, item = [f"user-{u}" for u in user], [f"item-{i}" for i in item]
+        ids = {"user": dj.hash_keys(user), "item": dj.hash_keys(item)}
+        yield ids, clicked.astype(np.float32)
 
 
 users = dj.TableConfig("users", dim=16, optimizer=dj.optimizers.adam(0.02))
@@ -38,10 +41,9 @@ def train_step(emb, bias, ids, clicked):
     return emb, bias - 0.1 * d_bias, loss
 
 
-rng, bias, recent = np.random.default_rng(0), jnp.zeros(()), []
-for step in range(STEPS):
-    user, item, clicked = clicks(rng, step)
-    ids = {"user": dj.hash_keys(user), "item": dj.hash_keys(item)}
+bias, recent = jnp.zeros(()), []
+# The next batches are made, hashed and put on the device while a step runs.
+for step, (ids, clicked) in enumerate(dj.feed(batches(np.random.default_rng(0)))):
     emb, bias, loss = train_step(emb, bias, ids, clicked)
     recent.append(loss)
     if len(recent) == 100:

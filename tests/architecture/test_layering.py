@@ -32,6 +32,7 @@ PYTHON_LAYERS = {
     "config": {"errors", "optimizers", "initializers"},
     "keys": {"errors"},
     "inputs": {"errors", "keys"},
+    "feed": {"errors", "keys", "inputs"},
     "_registration": {"_native", "_native_cuda"},
     "_primitives": {"errors", "keys", "inputs", "_native", "_registration"},
     "_autodiff": {"errors", "keys", "inputs", "_primitives"},

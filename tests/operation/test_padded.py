@@ -145,6 +145,18 @@ def test_lengths_beyond_the_ids_are_refused_or_cut(lengths, jit):
     assert dj.stats(emb)["items"].ids == inside.sum()
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int32, np.uint32, np.uint64])
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+def test_lengths_of_any_integer_type_mean_the_same(jit, dtype):
+    ids = np.arange(600).reshape(3, 200)  # 200 is more than int8 can hold
+    lookup = jax.jit(dj.lookup) if jit else dj.lookup
+
+    _, emb = lookup(create(), dj.Padded(ids, lengths=np.array([2, 0, 100], dtype)))
+
+    stats = dj.stats(emb)["items"]
+    assert (stats.ids, stats.padded) == (102, 498)
+
+
 @pytest.mark.parametrize(
     "options",
     [
