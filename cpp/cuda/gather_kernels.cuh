@@ -5,7 +5,6 @@
 
 #include "core/pool.h"
 #include "cuda/call_state.cuh"
-#include "cuda/launch.h"
 #include "cuda/pieces.cuh"
 
 namespace dynemb {
@@ -168,9 +167,8 @@ __device__ void CopyRows(const GatherRing& ring, const TableView& table,
 
 // Where features are copied: kThreads ids a block.
 template <class List, class Rows>
-__global__ void __launch_bounds__(kThreads, 6)
+__global__ void __launch_bounds__(kThreads, 5)
     CopyKernel(const __grid_constant__ List list, const TableView* views, Rows rows) {
-  AwaitPrevious();
   __shared__ RingMemory<kThreads, kGatherStages, 1> memory;
   const FeatureParam& feature = FeatureOfBlock(list);
   const TableView& table = views[feature.table];
@@ -264,7 +262,6 @@ __device__ void PoolBag(const GatherRing& ring, const Rows& rows, const TableVie
 template <class List, class Rows>
 __global__ void __launch_bounds__(kThreads, 4)
     PoolKernel(const __grid_constant__ List list, const TableView* views, Rows rows) {
-  AwaitPrevious();
   __shared__ RingMemory<kThreads, kGatherStages, 1> memory;
   const FeatureParam& feature = FeatureOfBlock(list);
   const TableView& table = views[feature.table];
@@ -312,9 +309,12 @@ void LaunchGather(const FeatureList& all, const TableView* views, const Rows& ro
     FeatureList list;
     const uint32_t blocks = LayOutGather(all, pooled, &list);
     if (blocks == 0) continue;
-    WithFew(list, CallTables{}, [&]<class List>(const List& some, const auto&) {
-      Launch(pooled ? PoolKernel<List, Rows> : CopyKernel<List, Rows>, blocks, kThreads, stream,
-             some, views, rows);
+    WithFew(list, CallTables{}, [&](const auto& some, const auto&) {
+      if (pooled) {
+        PoolKernel<<<blocks, kThreads, 0, stream>>>(some, views, rows);
+      } else {
+        CopyKernel<<<blocks, kThreads, 0, stream>>>(some, views, rows);
+      }
     });
   }
 }

@@ -6,6 +6,8 @@
 
 namespace dynemb {
 
+inline constexpr int kJoinThreads = 512;
+
 // Threads that join a row together.
 struct WarpGroup {
   static constexpr int kSize = 32;
@@ -15,11 +17,11 @@ struct WarpGroup {
 };
 
 struct BlockGroup {
-  static constexpr int kSize = kThreads;
+  static constexpr int kSize = kJoinThreads;
   __device__ static int Rank() { return static_cast<int>(threadIdx.x); }
   __device__ static void Sync() { __syncthreads(); }
   __device__ static float Sum(float value) {
-    __shared__ float warps[kThreads / 32];
+    __shared__ float warps[kJoinThreads / 32];
     value = WarpSum(value);
     __syncthreads();
     if (Lane() == 0) warps[threadIdx.x / 32] = value;
@@ -55,7 +57,7 @@ __device__ void JoinRow(const Rule& rule, const TableRuns& runs, const TableView
     Piece<VEC> sum = Piece<VEC>::Filled(0.0f);
     if (column < dim) {
       if (share == 0) sum = Piece<VEC>::Load(total + column);
-#pragma unroll 4
+#pragma unroll 8
       for (uint32_t r = join.run + 1 + share; r <= join.last_run; r += shares) {
         sum.AddScaled(1.0f, Piece<VEC>::Load(runs.Head(r) + column));
       }
@@ -116,11 +118,11 @@ __device__ bool FindJoin(const Tables& parts, const UpdateScratch& scratch, uint
   const TableRuns runs(part, scratch);
   const uint32_t run = at - part.first_run;
   if (runs.RunBegin(run) >= runs.end) return false;
-  const SortedId last = scratch.sorted[runs.RunEnd(run) - 1];
-  if (last.last() || scratch.offsets[last.unique()] < runs.RunBegin(run)) return false;
-  const uint32_t end = scratch.offsets[last.unique() + 1];
+  const uint32_t unique = scratch.sorted[runs.RunEnd(run) - 1].unique;
+  const uint32_t begin = scratch.offsets[unique], end = scratch.offsets[unique + 1];
+  if (begin < runs.RunBegin(run) || end == runs.RunEnd(run)) return false;
   *join = {static_cast<uint32_t>(&part - parts.tables), run, (end - 1 - runs.begin) / kRunLength,
-           last.unique()};
+           unique};
   return true;
 }
 
@@ -130,16 +132,15 @@ inline constexpr uint32_t kWarpJoins = 8;
 // One warp a run: where a row began in it and ends in a later one, the warp joins it,
 // or the block where the row is hot.
 template <class Rule, class Tables>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kJoinThreads)
     JoinRunsKernel(const __grid_constant__ Tables parts, UpdateScratch scratch) {
-  AwaitPrevious();
   if (scratch.group->run == 0) return;
-  __shared__ float4 exchange[kThreads];
-  __shared__ Join hot[kThreads / 32];
+  __shared__ float4 exchange[kJoinThreads];
+  __shared__ Join hot[kJoinThreads / 32];
   __shared__ int num_hot;
   if (threadIdx.x == 0) num_hot = 0;
   __syncthreads();
-  const uint32_t at = (blockIdx.x * kThreads + threadIdx.x) / 32;
+  const uint32_t at = (blockIdx.x * kJoinThreads + threadIdx.x) / 32;
   Join join{};
   if (at < parts.runs && FindJoin(parts, scratch, at, &join)) {
     if (join.last_run - join.run <= kWarpJoins) {

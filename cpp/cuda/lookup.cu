@@ -8,7 +8,6 @@
 #include "cuda/cuda_backend.h"
 #include "cuda/end_call.cuh"
 #include "cuda/gather_kernels.cuh"
-#include "cuda/launch.h"
 #include "cuda/lookup_kernels.cuh"
 #include "cuda/scratch.h"
 #include "memory/cuda_check.h"
@@ -42,7 +41,6 @@ template <class Tables>
 __global__ void __launch_bounds__(kEndThreads)
     EndLookupKernel(const __grid_constant__ Tables tables, LookupScratch scratch,
                     int32_t* token_out, int32_t* header, SnapshotTarget snapshot) {
-  AwaitPrevious();
   GroupState& group = *scratch.group;
   const bool runs = Runs(group);
   const bool books = runs && group.may_replay == 0;
@@ -159,8 +157,8 @@ Status CudaBackend::Probe(const Executor& exec, const int32_t* token, DeviceLook
     if (call->blocks[l] == 0) continue;
     WithFew(call->lists[l], call->tables,
             [&]<class List, class Tables>(const List& list, const Tables& tables) {
-              Launch(ProbeKernel<List, Tables>, call->blocks[l], kThreads, stream, list, tables,
-                     call->scratch, token, call->replayable, is_first);
+              ProbeKernel<List, Tables><<<call->blocks[l], kThreads, 0, stream>>>(
+                  list, tables, call->scratch, token, call->replayable, is_first);
             });
     is_first = false;
   }
@@ -288,8 +286,8 @@ Status CudaBackend::Lookup(const Executor& exec, TokenPair token, const LookupBa
   SnapshotTarget snapshot;
   DYNEMB_RETURN_IF_ERROR(snapshots_.Reserve(stream, &snapshot));
   WithFew(FeatureList{}, call.tables, [&]<class Tables>(const auto&, const Tables& tables) {
-    Launch(EndLookupKernel<Tables>, 1, kEndThreads, stream, tables, call.scratch, token.out,
-           batch.header, snapshot);
+    EndLookupKernel<Tables>
+        <<<1, kEndThreads, 0, stream>>>(tables, call.scratch, token.out, batch.header, snapshot);
   });
   for (size_t t = 0; t < call.ids_of_table.size(); ++t) {
     table(call.tables.table[t]).Enqueued(snapshots_.last_call(), call.tables.room[t]);

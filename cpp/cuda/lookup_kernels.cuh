@@ -6,7 +6,6 @@
 #include <cooperative_groups.h>
 
 #include "cuda/call_state.cuh"
-#include "cuda/launch.h"
 
 namespace dynemb {
 
@@ -61,7 +60,6 @@ template <class List, class Tables>
 __global__ void __launch_bounds__(kThreads)
     ProbeKernel(const __grid_constant__ List list, const __grid_constant__ Tables tables,
                 LookupScratch scratch, const int32_t* token, bool replayable, bool is_first) {
-  AwaitPrevious();
   const FeatureParam& feature = FeatureOfBlock(list);
   const TableView& table = scratch.tables[feature.table];
   CallCounts& counts = scratch.counts[feature.call_table];

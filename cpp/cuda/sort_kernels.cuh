@@ -4,7 +4,6 @@
 
 #include "core/optimizer/dispatch.h"
 #include "cuda/gather_kernels.cuh"
-#include "cuda/launch.h"
 
 namespace dynemb {
 
@@ -71,14 +70,7 @@ void WithFew(const GradientList& list, const UpdateTables& tables, Body&& body) 
 
 // A gradient in the order of rows.
 struct SortedId {
-  uint32_t id_and_last;       // top bit: the last one of its row
-  uint32_t unique_and_first;  // top bit: the first one of its row
-
-  static constexpr uint32_t kMark = 1u << 31;
-  __device__ uint32_t id() const { return id_and_last & ~kMark; }
-  __device__ uint32_t unique() const { return unique_and_first & ~kMark; }
-  __device__ bool last() const { return (id_and_last & kMark) != 0; }
-  __device__ bool first() const { return (unique_and_first & kMark) != 0; }
+  uint32_t id, unique;
 };
 
 struct UpdateScratch {
@@ -108,7 +100,6 @@ struct HeaderList {
 __global__ void __launch_bounds__(kThreads)
     BeginUpdateKernel(GroupState* group, const int32_t* token,
                       const __grid_constant__ HeaderList list, uint4* counters, int64_t size) {
-  AwaitPrevious();
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   for (int64_t i = thread; i < size; i += int64_t{gridDim.x} * kThreads) {
     counters[i] = make_uint4(0, 0, 0, 0);
@@ -205,17 +196,19 @@ __device__ inline int64_t UniqueOf(const GradientParam& feature, int64_t i) {
   return feature.first_unique + unique;
 }
 
+inline constexpr int kSortThreads = 512;
 inline constexpr int kIdsPerThread = 4;
-inline constexpr uint32_t kBlockSlotBits = 11;
+inline constexpr int kIdsPerBlock = kSortThreads * kIdsPerThread;
+inline constexpr uint32_t kBlockSlotBits = 12;
 inline constexpr uint32_t kBlockSlots = 1u << kBlockSlotBits;
-static_assert(kBlockSlots == 2 * kThreads * kIdsPerThread);
+static_assert(kBlockSlots == 2 * kIdsPerBlock);
 
 // Of the ids of a thread, all loads at once.
 __device__ inline void LoadUniques(const GradientParam& feature, int64_t first,
                                    int64_t (&uniques)[kIdsPerThread]) {
 #pragma unroll
   for (int k = 0; k < kIdsPerThread; ++k) {
-    const int64_t i = first + k * kThreads;
+    const int64_t i = first + k * kSortThreads;
     uniques[k] = i < feature.num_ids ? UniqueOf(feature, i) : -1;
   }
 }
@@ -224,20 +217,18 @@ __device__ inline void LoadUniques(const GradientParam& feature, int64_t first,
 // own ids in shared memory: a row that is a twentieth of the batch would otherwise
 // have tens of thousands of warps queue for its counter.
 template <class List>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kSortThreads)
     RankKernel(const __grid_constant__ List list, UpdateScratch scratch) {
-  AwaitPrevious();
   if (scratch.group->run == 0) return;
   __shared__ int32_t slot_row[kBlockSlots];  // -1: empty
   __shared__ uint32_t slot_count[kBlockSlots];
-  for (uint32_t s = threadIdx.x; s < kBlockSlots; s += kThreads) {
+  for (uint32_t s = threadIdx.x; s < kBlockSlots; s += kSortThreads) {
     slot_row[s] = -1;
     slot_count[s] = 0;
   }
   __syncthreads();
   const GradientParam& feature = FeatureOfBlock(list);
-  const int64_t first =
-      int64_t{blockIdx.x - feature.first_block} * (kThreads * kIdsPerThread) + threadIdx.x;
+  const int64_t first = int64_t{blockIdx.x - feature.first_block} * kIdsPerBlock + threadIdx.x;
   int64_t uniques[kIdsPerThread];
   LoadUniques(feature, first, uniques);
   uint32_t slots[kIdsPerThread];  // kBlockSlots: no row
@@ -257,7 +248,7 @@ __global__ void __launch_bounds__(kThreads)
     ranks[k] = atomicAdd(&slot_count[slot], 1u);
   }
   __syncthreads();
-  for (uint32_t s = threadIdx.x; s < kBlockSlots; s += kThreads) {
+  for (uint32_t s = threadIdx.x; s < kBlockSlots; s += kSortThreads) {
     if (slot_count[s] != 0) {
       slot_count[s] = atomicAdd(&scratch.counts[slot_row[s]], slot_count[s]);
     }
@@ -266,37 +257,31 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int k = 0; k < kIdsPerThread; ++k) {
     if (slots[k] == kBlockSlots) continue;
-    scratch.ranks[feature.first_id + first + k * kThreads] = slot_count[slots[k]] + ranks[k];
+    scratch.ranks[feature.first_id + first + k * kSortThreads] = slot_count[slots[k]] + ranks[k];
   }
 }
 
 template <class List>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kSortThreads)
     PermuteKernel(const __grid_constant__ List list, UpdateScratch scratch) {
-  AwaitPrevious();
   if (scratch.group->run == 0) return;
   const GradientParam& feature = FeatureOfBlock(list);
-  const int64_t first =
-      int64_t{blockIdx.x - feature.first_block} * (kThreads * kIdsPerThread) + threadIdx.x;
+  const int64_t first = int64_t{blockIdx.x - feature.first_block} * kIdsPerBlock + threadIdx.x;
   int64_t uniques[kIdsPerThread];
   LoadUniques(feature, first, uniques);
   const uint32_t first_id = static_cast<uint32_t>(feature.first_id + first);
-  uint32_t ranks[kIdsPerThread], begins[kIdsPerThread], ends[kIdsPerThread];
+  uint32_t at[kIdsPerThread];
 #pragma unroll
   for (int k = 0; k < kIdsPerThread; ++k) {
-    const int64_t unique = uniques[k] < 0 ? 0 : uniques[k];
-    ranks[k] = uniques[k] < 0 ? 0 : scratch.ranks[first_id + static_cast<uint32_t>(k * kThreads)];
-    begins[k] = scratch.offsets[unique];
-    ends[k] = scratch.offsets[unique + 1];
+    if (uniques[k] < 0) continue;
+    at[k] = scratch.ranks[first_id + static_cast<uint32_t>(k * kSortThreads)] +
+            scratch.offsets[uniques[k]];
   }
 #pragma unroll
   for (int k = 0; k < kIdsPerThread; ++k) {
     if (uniques[k] < 0) continue;
-    const uint32_t at = begins[k] + ranks[k];
-    scratch.sorted[at] = {
-        (first_id + static_cast<uint32_t>(k * kThreads)) |
-            (at + 1 == ends[k] ? SortedId::kMark : 0),
-        static_cast<uint32_t>(uniques[k]) | (ranks[k] == 0 ? SortedId::kMark : 0)};
+    scratch.sorted[at[k]] = {first_id + static_cast<uint32_t>(k * kSortThreads),
+                             static_cast<uint32_t>(uniques[k])};
   }
 }
 

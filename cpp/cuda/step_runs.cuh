@@ -90,14 +90,17 @@ struct RunWarp {
   // team's open row began in an earlier run.
   __device__ void Fetch(uint32_t base, bool* carried) const {
     const uint32_t at = base + static_cast<uint32_t>(teams.member);
+    const SortedId* sorted = runs.scratch.sorted;
     RunItem item{nullptr, nullptr, 0.0f, 0, false};
-    bool first = false;
+    uint32_t before = ~0u, after = ~0u;  // rows of its neighbours
     if (at < end) {
-      const SortedId sorted = runs.scratch.sorted[at];
-      const Contribution from = ContributionOf(list, sorted.id());
-      item = {from.grad, nullptr, from.scale, sorted.unique(), sorted.last()};
-      first = sorted.first();
+      const SortedId mine = sorted[at];
+      if (at > runs.begin) before = sorted[at - 1].unique;
+      if (at + 1 < runs.end) after = sorted[at + 1].unique;
+      const Contribution from = ContributionOf(list, mine.id);
+      item = {from.grad, nullptr, from.scale, mine.unique, mine.unique != after};
     }
+    const bool first = item.grad != nullptr && item.unique != before;
     const unsigned firsts = __ballot_sync(kFullWarp, first) >> teams.first_lane();
     const unsigned to_here = (2u << teams.member) - 1;
     if (item.ends && !(*carried && (firsts & to_here) == 0)) {
@@ -176,7 +179,9 @@ struct RunWarp {
   __device__ void Pass(int start, uint32_t length, bool wide) const {
     const int column = start + teams.column();
     const bool active = column < view.layout.dim;
-    bool carried = begin < end && !runs.scratch.sorted[begin].first();
+    const SortedId* sorted = runs.scratch.sorted;
+    bool carried =
+        begin < end && begin > runs.begin && sorted[begin - 1].unique == sorted[begin].unique;
     bool head = carried, open = false;
     Piece<VEC> grad = Piece<VEC>::Filled(0.0f);
     for (uint32_t base = 0; base < length; base += static_cast<uint32_t>(teams.lanes)) {
@@ -234,7 +239,6 @@ template <class Rule, class List, class Tables>
 __global__ void __launch_bounds__(kRunThreads)
     StepRunsKernel(const __grid_constant__ List list, const __grid_constant__ Tables parts,
                    UpdateScratch scratch) {
-  AwaitPrevious();
   if (scratch.group->run == 0) return;
   __shared__ RingMemory<kRunThreads, kRunStages, kRunParts<Rule>> memory;
   __shared__ RunItem items[kRunThreads];

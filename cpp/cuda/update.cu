@@ -8,7 +8,6 @@
 #include "cuda/cuda_backend.h"
 #include "cuda/end_call.cuh"
 #include "cuda/join_runs.cuh"
-#include "cuda/launch.h"
 #include "cuda/scratch.h"
 #include "cuda/step_runs.cuh"
 #include "memory/cuda_check.h"
@@ -32,7 +31,6 @@ __global__ void __launch_bounds__(kEndThreads)
     EndUpdateKernel(GroupState* group, TableState* states, const int32_t* step,
                     const __grid_constant__ Counts updated, int32_t* token_out,
                     SnapshotTarget snapshot) {
-  AwaitPrevious();
   const bool runs = group->run != 0;
   for (int t = static_cast<int>(threadIdx.x); runs && t < updated.count; t += kEndThreads) {
     TableCounters& counters = states[updated.table[t]].counters;
@@ -184,7 +182,7 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
           ids_of_part[static_cast<size_t>(p)].ids += given.NumIds();
         }
       }
-      blocks += Blocks((given.NumIds() + kIdsPerThread - 1) / kIdsPerThread);
+      blocks += static_cast<uint32_t>((given.NumIds() + kIdsPerBlock - 1) / kIdsPerBlock);
     }
   }
   if (ids > INT32_MAX) {
@@ -245,8 +243,8 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
   s.num_uniques = uniques;
 
   const int64_t zeroed = static_cast<int64_t>(zeroed_bytes / sizeof(uint4));
-  Launch(BeginUpdateKernel, std::min(Blocks(zeroed), 4 * num_sms_), kThreads, stream, group_,
-         token.in, headers, plan.At<uint4>(counts), zeroed);
+  BeginUpdateKernel<<<std::min(Blocks(zeroed), 4 * num_sms_), kThreads, 0, stream>>>(
+      group_, token.in, headers, plan.At<uint4>(counts), zeroed);
 
   // Several lookups of one table: number their rows together.
   for (int p = 0; p < parts.count; ++p) {
@@ -294,31 +292,32 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
   if (blocks > 0 && uniques > 0) {
     cudaError_t scanned = cudaSuccess;
     WithFew(gradients, parts, [&]<class List>(const List& list, const auto&) {
-      Launch(RankKernel<List>, blocks, kThreads, stream, list, s);
+      RankKernel<List><<<blocks, kSortThreads, 0, stream>>>(list, s);
       scanned = cub::DeviceScan::ExclusiveSum(plan.At<void>(scan), scan_bytes, s.counts, s.offsets,
                                               static_cast<int>(uniques + 1), stream);
-      Launch(PermuteKernel<List>, blocks, kThreads, stream, list, s);
+      PermuteKernel<List><<<blocks, kSortThreads, 0, stream>>>(list, s);
     });
     DYNEMB_CUDA_RETURN_IF_ERROR(scanned);
     for (int32_t k = 0; k < kOptimizerKinds; ++k) {
       const UpdateTables of_kind = OfKind(parts, ids_of_part, static_cast<OptimizerKind>(k));
       if (of_kind.runs == 0) continue;
-      WithFew(gradients, of_kind,
-              [&]<class List, class Tables>(const List& list, const Tables& tables) {
-                DispatchRule(static_cast<OptimizerKind>(k), [&]<class Rule>() {
-                  Launch(StepRunsKernel<Rule, List, Tables>,
-                         (tables.warps * 32 + kRunThreads - 1) / kRunThreads, kRunThreads, stream,
-                         list, tables, s);
-                  Launch(JoinRunsKernel<Rule, Tables>, Blocks(int64_t{32} * tables.runs), kThreads,
-                         stream, tables, s);
-                });
-              });
+      WithFew(
+          gradients, of_kind,
+          [&]<class List, class Tables>(const List& list, const Tables& tables) {
+            DispatchRule(static_cast<OptimizerKind>(k), [&]<class Rule>() {
+              StepRunsKernel<Rule, List, Tables>
+                  <<<(tables.warps * 32 + kRunThreads - 1) / kRunThreads, kRunThreads, 0, stream>>>(
+                      list, tables, s);
+              JoinRunsKernel<Rule, Tables><<<(tables.runs * 32 + kJoinThreads - 1) / kJoinThreads,
+                                             kJoinThreads, 0, stream>>>(tables, s);
+            });
+          });
     }
   }
   SnapshotTarget snapshot;
   DYNEMB_RETURN_IF_ERROR(snapshots_.Reserve(stream, &snapshot));
-  Launch(EndUpdateKernel<UpdatedCounts>, 1, kEndThreads, stream, group_, states_, batch.step,
-         updated, token.out, snapshot);
+  EndUpdateKernel<UpdatedCounts>
+      <<<1, kEndThreads, 0, stream>>>(group_, states_, batch.step, updated, token.out, snapshot);
   return CudaStatus(cudaGetLastError(), "update");
 }
 
