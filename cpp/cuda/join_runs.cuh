@@ -111,14 +111,14 @@ __device__ void JoinRow(const Tables& parts, const UpdateScratch& scratch, const
 }
 
 // What run number `at` of a launch has to join; false: nothing.
-template <class Tables>
-__device__ bool FindJoin(const Tables& parts, const UpdateScratch& scratch, uint32_t at,
-                         Join* join) {
+template <class List, class Tables>
+__device__ bool FindJoin(const List& list, const Tables& parts, const UpdateScratch& scratch,
+                         uint32_t at, Join* join) {
   const UpdateTable& part = TableAt(parts, &UpdateTable::first_run, at);
   const TableRuns runs(part, scratch);
   const uint32_t run = at - part.first_run;
   if (runs.RunBegin(run) >= runs.end) return false;
-  const uint32_t unique = scratch.sorted[runs.RunEnd(run) - 1].unique;
+  const uint32_t unique = UniqueOfId(list, scratch.sorted[runs.RunEnd(run) - 1]);
   const uint32_t begin = scratch.offsets[unique], end = scratch.offsets[unique + 1];
   if (begin < runs.RunBegin(run) || end == runs.RunEnd(run)) return false;
   *join = {static_cast<uint32_t>(&part - parts.tables), run, (end - 1 - runs.begin) / kRunLength,
@@ -131,9 +131,10 @@ inline constexpr uint32_t kWarpJoins = 8;
 
 // One warp a run: where a row began in it and ends in a later one, the warp joins it,
 // or the block where the row is hot.
-template <class Rule, class Tables>
+template <class Rule, class List, class Tables>
 __global__ void __launch_bounds__(kJoinThreads)
-    JoinRunsKernel(const __grid_constant__ Tables parts, UpdateScratch scratch) {
+    JoinRunsKernel(const __grid_constant__ List list, const __grid_constant__ Tables parts,
+                   UpdateScratch scratch) {
   if (scratch.group->run == 0) return;
   __shared__ float4 exchange[kJoinThreads];
   __shared__ Join hot[kJoinThreads / 32];
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(kJoinThreads)
   __syncthreads();
   const uint32_t at = (blockIdx.x * kJoinThreads + threadIdx.x) / 32;
   Join join{};
-  if (at < parts.runs && FindJoin(parts, scratch, at, &join)) {
+  if (at < parts.runs && FindJoin(list, parts, scratch, at, &join)) {
     if (join.last_run - join.run <= kWarpJoins) {
       JoinRow<WarpGroup, Rule>(parts, scratch, join, exchange + threadIdx.x / 32 * 32);
     } else if (Lane() == 0) {

@@ -14,6 +14,28 @@ inline constexpr int kRunStages = 8;
 // A warp reads the ids of a run 32 / teams at a time: no fewer than the ring is deep.
 inline constexpr int kRunLanes = 8;
 
+template <class List>
+__device__ const GradientParam& FeatureOfId(const List& list, uint32_t id) {
+  int low = 0, high = list.count - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (list.features[middle].first_id <= id) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return list.features[low];
+}
+
+// Unique row of an id that has one. Not kept beside the sorted ids: eight bytes
+// scattered cost more than four and this.
+template <class List>
+__device__ uint32_t UniqueOfId(const List& list, uint32_t id) {
+  const GradientParam& feature = FeatureOfId(list, id);
+  return static_cast<uint32_t>(UniqueOf(feature, id - feature.first_id));
+}
+
 // Table with the last `first` that is not above `at`.
 template <class Tables>
 __device__ const UpdateTable& TableAt(const Tables& list, uint32_t UpdateTable::* first,

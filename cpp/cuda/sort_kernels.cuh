@@ -68,11 +68,6 @@ void WithFew(const GradientList& list, const UpdateTables& tables, Body&& body) 
   body(few_list, few_tables);
 }
 
-// A gradient in the order of rows.
-struct SortedId {
-  uint32_t id, unique;
-};
-
 struct UpdateScratch {
   GroupState* group;
   const TableView* tables;
@@ -83,7 +78,7 @@ struct UpdateScratch {
   uint32_t* counts;                       // [uniques + 1], the last is 0
   uint32_t* offsets;                      // [uniques + 1]: scan of counts
   uint32_t* ranks;                        // [ids]
-  SortedId* sorted;                       // [ids]
+  uint32_t* sorted;                       // [ids]: id, in the order of rows
   float* partials;                        // [runs, 2, partial_stride]: head and tail sums
   float* row_sums;                        // [uniques, kSums] of wide rows
   int64_t partial_stride;
@@ -280,8 +275,7 @@ __global__ void __launch_bounds__(kSortThreads)
 #pragma unroll
   for (int k = 0; k < kIdsPerThread; ++k) {
     if (uniques[k] < 0) continue;
-    scratch.sorted[at[k]] = {first_id + static_cast<uint32_t>(k * kSortThreads),
-                             static_cast<uint32_t>(uniques[k])};
+    scratch.sorted[at[k]] = first_id + static_cast<uint32_t>(k * kSortThreads);
   }
 }
 

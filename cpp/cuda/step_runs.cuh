@@ -12,19 +12,7 @@ struct Contribution {
   float scale;
 };
 
-template <class List>
-__device__ Contribution ContributionOf(const List& list, uint32_t id) {
-  int low = 0, high = list.count - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (list.features[middle].first_id <= id) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  const GradientParam& feature = list.features[low];
-  const int64_t i = id - feature.first_id;
+__device__ inline Contribution ContributionOf(const GradientParam& feature, int64_t i) {
   if (feature.bag_scales == nullptr) return {feature.grads + i * feature.dim, 1.0f};
   const int64_t bag = i / feature.bag_length;
   const float weight = feature.weights == nullptr ? 1.0f : feature.weights[i];
@@ -86,21 +74,33 @@ struct RunWarp {
   uint32_t run;    // of this team
   uint32_t begin, end;
 
+  static constexpr uint32_t kNoRow = ~0u;
+
+  // Unique row of the gradient at a sorted position of the table.
+  __device__ uint32_t UniqueAt(uint32_t at) const {
+    if (at - runs.begin >= runs.end - runs.begin) return kNoRow;  // also before the first
+    return UniqueOfId(list, runs.scratch.sorted[at]);
+  }
+
   // The next gradients of every team, one a lane; false while `carried` says that the
   // team's open row began in an earlier run.
   __device__ void Fetch(uint32_t base, bool* carried) const {
     const uint32_t at = base + static_cast<uint32_t>(teams.member);
-    const SortedId* sorted = runs.scratch.sorted;
-    RunItem item{nullptr, nullptr, 0.0f, 0, false};
-    uint32_t before = ~0u, after = ~0u;  // rows of its neighbours
+    RunItem item{nullptr, nullptr, 0.0f, kNoRow, false};
     if (at < end) {
-      const SortedId mine = sorted[at];
-      if (at > runs.begin) before = sorted[at - 1].unique;
-      if (at + 1 < runs.end) after = sorted[at + 1].unique;
-      const Contribution from = ContributionOf(list, mine.id);
-      item = {from.grad, nullptr, from.scale, mine.unique, mine.unique != after};
+      const uint32_t id = runs.scratch.sorted[at];
+      const GradientParam& feature = FeatureOfId(list, id);
+      const int64_t i = id - feature.first_id;
+      const Contribution from = ContributionOf(feature, i);
+      item = {from.grad, nullptr, from.scale, static_cast<uint32_t>(UniqueOf(feature, i)), false};
     }
-    const bool first = item.grad != nullptr && item.unique != before;
+    // Rows of its neighbours.
+    uint32_t before = __shfl_up_sync(kFullWarp, item.unique, 1, teams.lanes);
+    uint32_t after = __shfl_down_sync(kFullWarp, item.unique, 1, teams.lanes);
+    if (teams.member == 0) before = UniqueAt(at - 1);
+    if (teams.member == teams.lanes - 1 || at + 1 == end) after = UniqueAt(at + 1);
+    item.ends = at < end && item.unique != after;
+    const bool first = at < end && item.unique != before;
     const unsigned firsts = __ballot_sync(kFullWarp, first) >> teams.first_lane();
     const unsigned to_here = (2u << teams.member) - 1;
     if (item.ends && !(*carried && (firsts & to_here) == 0)) {
@@ -179,9 +179,7 @@ struct RunWarp {
   __device__ void Pass(int start, uint32_t length, bool wide) const {
     const int column = start + teams.column();
     const bool active = column < view.layout.dim;
-    const SortedId* sorted = runs.scratch.sorted;
-    bool carried =
-        begin < end && begin > runs.begin && sorted[begin - 1].unique == sorted[begin].unique;
+    bool carried = begin < end && UniqueAt(begin - 1) == UniqueAt(begin);
     bool head = carried, open = false;
     Piece<VEC> grad = Piece<VEC>::Filled(0.0f);
     for (uint32_t base = 0; base < length; base += static_cast<uint32_t>(teams.lanes)) {

@@ -209,7 +209,7 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
   const size_t zeroed_bytes = plan.bytes();
   const size_t offsets = plan.Add<uint32_t>(uniques + 1);
   const size_t ranks = plan.Add<uint32_t>(ids);
-  const size_t sorted = plan.Add<SortedId>(ids);
+  const size_t sorted = plan.Add<uint32_t>(ids);
   const size_t partials = plan.Add<float>(2 * runs * max_dim);
   const size_t kept_sums = plan.Add<float>(row_sums);
   const size_t scan = plan.Add<std::byte>(static_cast<int64_t>(scan_bytes));
@@ -236,7 +236,7 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
   s.counts = plan.At<uint32_t>(counts);
   s.offsets = plan.At<uint32_t>(offsets);
   s.ranks = plan.At<uint32_t>(ranks);
-  s.sorted = plan.At<SortedId>(sorted);
+  s.sorted = plan.At<uint32_t>(sorted);
   s.partials = plan.At<float>(partials);
   s.row_sums = plan.At<float>(kept_sums);
   s.partial_stride = max_dim;
@@ -308,8 +308,9 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
               StepRunsKernel<Rule, List, Tables>
                   <<<(tables.warps * 32 + kRunThreads - 1) / kRunThreads, kRunThreads, 0, stream>>>(
                       list, tables, s);
-              JoinRunsKernel<Rule, Tables><<<(tables.runs * 32 + kJoinThreads - 1) / kJoinThreads,
-                                             kJoinThreads, 0, stream>>>(tables, s);
+              JoinRunsKernel<Rule, List, Tables>
+                  <<<(tables.runs * 32 + kJoinThreads - 1) / kJoinThreads, kJoinThreads, 0,
+                     stream>>>(list, tables, s);
             });
           });
     }
