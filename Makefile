@@ -14,7 +14,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE := pyproject.toml CMakeLists.txt $(shell find cpp -type f)
 NVCC   := $(if $(CUDA),-C cmake.define.DYNEMB_CUDA=ON -C cmake.define.CMAKE_CUDA_ARCHITECTURES=native)
-CPP    := $(shell find cpp -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
+CPP    := $(shell find cpp benchmarks/native -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
 .PHONY: demo test long lint format bench sanitize clean
 

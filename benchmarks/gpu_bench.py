@@ -1,251 +1,231 @@
-"""Dynamic tables against XLA's fixed table on a GPU, side by side in one process.
+"""Dynamic tables against XLA's fixed tables on a GPU, and the hash table alone.
 
-    python benchmarks/gpu_bench.py --out DIR [--quick]
+    python benchmarks/gpu_bench.py --out DIR [--commit ID] [--quick] [--only CASE,CASE]
+        [--native PATH]
+    python benchmarks/gpu_bench.py --out DIR --plot     # draws the CSVs that are there
 
-Whole steps run through ``jax.jit`` with donation: lookup, given gradient, apply_gradients. "step"
-is the median of synchronised steps, "piped" the time of 30 steps without synchronisation, over
-30. The floor counts each byte that has to move once, at the copy rate measured in the same run.
+Writes DIR/step.csv (whole steps through jax.jit), DIR/index.csv (the native benchmark, if PATH
+names it) and DIR/growth.csv. benchmarks/README.md says how everything is timed and counted.
 """
 
 import argparse
-import csv
-import datetime
-import functools
+import contextlib
+import dataclasses
+import gc
 import pathlib
-import statistics
-import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Iterator
 from typing import Any
 
+import gpu_cases
+import gpu_driver
+import gpu_dynemb
+import gpu_growth
+import gpu_native
+import gpu_report
+import gpu_timing
+import gpu_xla
 import jax
-import jax.numpy as jnp
 import numpy as np
-import shapes
 
-import dynemb_jax as dj
-
-FIELDS = [
-    "date", "commit", "device", "jax", "case", "variant", "tables", "n", "dim", "keys_per_table",
-    "skew", "optimizer", "unique_rows", "step_ms", "piped_ms", "floor_ms", "repeats",
-]  # fmt: skip
-PIPED = 30
+DISAGREEMENT = 1e-2  # of rows after the same steps; above it the variants differ
 
 
-def timed(run: Callable[[int], Any], repeats: int) -> tuple[float, float]:
-    """Median of synchronised calls and mean of piped ones, in ms; run(i) returns arrays."""
-    for i in range(24):
-        result = run(i)
-    jax.block_until_ready(result)
-    times = []
-    for i in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(run(i))
-        times.append(time.perf_counter() - start)
-    start = time.perf_counter()
-    for i in range(PIPED):
-        result = run(i)
-    jax.block_until_ready(result)
-    return statistics.median(times) * 1e3, (time.perf_counter() - start) / PIPED * 1e3
+class Run:
+    """Options, and what has been measured so far."""
+
+    def __init__(self, args: argparse.Namespace):
+        self.args = args
+        self.scale = gpu_cases.QUICK if args.quick else gpu_cases.FULL
+        self.only = set(args.only.split(",")) if args.only else None
+        self.failures: list[str] = []
+        self.steps: list[gpu_report.Row] = []
+        self.growth: list[gpu_growth.Growth] = []
+        self.driver: gpu_driver.Driver | None = None
+        self.copy_rate = 0.0
+        self.stamp: gpu_report.Row = {}
+
+    def wants(self, case: str) -> bool:
+        """Whether the case was asked for."""
+        return self.only is None or case in self.only
+
+    @contextlib.contextmanager
+    def going_on(self, what: str) -> Iterator[None]:
+        """A case that fails is reported, and the run goes on; it will exit with 1."""
+        try:
+            yield
+        except Exception:
+            traceback.print_exc()
+            self.failures.append(what)
+
+    def add(self, line: gpu_report.Row) -> None:
+        """Keeps and prints a line."""
+        self.steps.append(line)
+        print(gpu_report.text(line), flush=True)
 
 
-def copy_rate() -> float:
-    """Bytes a second, read and written, of a large device copy."""
-    x = jnp.ones(1 << 29, jnp.float32)
-    copy = jax.jit(lambda x: x + 1)
-    step, _ = timed(lambda _: copy(x), 10)
-    return 2 * x.nbytes / step * 1e3
-
-
-class Tables:
-    """Dynamic tables filled with the keys of a shape."""
-
-    def __init__(self, count: int, keys: int, dim: int, optimizer: Any, filled: float):
-        configs = [dj.TableConfig(f"t{i}", dim, optimizer=optimizer) for i in range(count)]
-        self.emb = dj.create([dj.FeatureConfig(c) for c in configs])
-        self.fill(int(keys * filled), count)
-
-    def fill(self, keys: int, count: int) -> None:
-        insert = jax.jit(lambda emb, ids: dj.lookup(emb, ids)[1], donate_argnums=0)
-        chunk = max(1, (1 << 21) // count)
-        for first in range(0, keys, chunk):
-            ids = np.arange(first, first + chunk) % keys  # one shape: one program
-            keys_of = [dj.keys(shapes.spread(ids * count + t)) for t in range(count)]
-            self.emb = insert(self.emb, keys_of)
-        jax.block_until_ready(self.emb)
-
-
-@functools.partial(jax.jit, donate_argnums=0)
-def train(emb, ids, grads):
-    acts, emb = dj.lookup(emb, ids)
-    return dj.apply_gradients(emb, acts, grads), acts.rows
-
-
-@jax.jit
-def evaluate(emb, ids):
-    acts, emb = dj.lookup(emb, ids, train=False)
-    return acts.rows
-
-
-@functools.partial(jax.jit, donate_argnums=0)
-def xla_train(table, ids, grads):
-    rows = jnp.take(table, ids, axis=0)
-    return table.at[ids].add(-0.01 * grads), rows
-
-
-xla_take = jax.jit(lambda table, ids: jnp.take(table, ids, axis=0))
-
-OPTIMIZERS = {
-    "sgd": (dj.optimizers.sgd(0.01), 0),
-    "adagrad": (dj.optimizers.adagrad(0.01), 1),
-    "adam": (dj.optimizers.adam(0.01), 2),
-}
-
-
-def batches(tables: int, n: int, keys: int, skew: str, count: int = 24) -> Iterator[list[Any]]:
-    rng = np.random.default_rng(42)
-    for _ in range(count):
-        yield [shapes.draw(rng, skew, n, keys) for _ in range(tables)]
-
-
-def bench(case, tables, n, keys, dim, skew, optimizer, filled, rate, repeats) -> Iterator[dict]:
-    rule, vectors = OPTIMIZERS[optimizer]
-    drawn = list(batches(tables, n, keys, skew, 24 if tables * n > 10_000 else 4))
-    unique = statistics.mean(sum(len(np.unique(t)) for t in batch) for batch in drawn)
-    ids = [
-        jax.device_put([dj.keys(shapes.spread(t * tables + i)) for i, t in enumerate(batch)])
-        for batch in drawn
+def create_variants(case: gpu_cases.Case, run: Run) -> list[Any]:
+    """Returns the variants that fit into memory, each after its first step."""
+    shape = (case.draw.ids // case.bag, case.dim)
+    grads = [
+        jax.random.normal(jax.random.key(table), shape) * 1e-2 for table in range(case.draw.tables)
     ]
-    grads = [jax.random.normal(jax.random.key(i), (n, dim)) for i in range(tables)]
-    common = {
-        "case": case, "tables": tables, "n": n * tables, "dim": dim, "keys_per_table": keys,
-        "skew": skew, "unique_rows": int(unique), "repeats": repeats,
-    }  # fmt: skip
-    row = 4 * dim
-    gather = n * tables * row + unique * row
-    state = Tables(tables, keys, dim, rule, filled)
+    made = []
+    for variant in (gpu_dynemb.DynembVariant, gpu_xla.XlaVariant):
+        with run.going_on(f"{case.label}: {variant.name}"):
+            one = variant(case, grads)
+            jax.block_until_ready(one.train(0))
+            made.append(one)
+            if isinstance(one, gpu_xla.XlaVariant) and (copies := one.table_copies()):
+                print(f"    note: XLA's step copies {copies} whole tables", flush=True)
+    return made
 
-    def step(i):
-        state.emb, rows = train(state.emb, ids[i % len(ids)], grads)
-        return state.emb, rows
 
-    update = n * tables * row + 2 * unique * row * (1 + vectors)
-    times = timed(step, repeats)
-    yield common | result("train", optimizer, times, (gather + update) / rate * 1e3)
-    if optimizer == "sgd":
-        times = timed(lambda i: evaluate(state.emb, ids[i % len(ids)]), repeats)
-        yield common | result("eval", "", times, gather / rate * 1e3)
-    waits = dj.stats(state.emb)["t0"].waits
-    print("waits", waits, flush=True)
-    dj.close(state.emb)
-    if optimizer != "sgd" or tables > 1:
+def measure_op(case: gpu_cases.Case, op: str, variants: list[Any], run: Run) -> None:
+    """Times one operation with the variants in turn, and compares their rows."""
+    ours = next((v for v in variants if v.name == "dynemb"), None)
+    runs = {v.name: v.train if op == "train" else v.evaluate for v in variants}
+    # A step of few ids is over in no time; the clock wants more of them.
+    piped = run.scale.piped * (10 if case.num_ids < 10_000 else 1)
+    gpu_timing.warm_up(runs, case.draw.batches)
+    before = ours.facts() if ours else {}
+    times, last = gpu_timing.in_turn(runs, run.scale, case.draw.batches, piped)
+    after = ours.facts() if ours else {}
+    unique = gpu_cases.unique_rows(case.draw)
+    for name, taken in times.items():
+        line = {
+            "case": case.name, "variant": name, "op": op, "tables": case.draw.tables,
+            "n": case.num_ids, "dim": case.dim, "keys_per_table": case.draw.vocabulary,
+            "skew": case.draw.skew, "optimizer": case.optimizer, "dtype": "float32",
+            "unique_rows": round(unique), "timing": "jit",
+            "bytes_floor": gpu_cases.floor_bytes(case, unique, op),
+        } | taken.columns()  # fmt: skip
+        if name == "dynemb":
+            line |= {"load": after["rows"] / after["capacity"], "hit_rate": hits(before, after)}
+        run.add(run.stamp | gpu_report.finished(line, run.copy_rate))
+    if len(last) < 2:
         return
-    fixed = {"table": jnp.zeros((keys, dim))}
-    indices = [jax.device_put(t[0].astype(np.int32)) for t in drawn]
-
-    def xla_step(i):
-        fixed["table"], rows = xla_train(fixed["table"], indices[i % len(ids)], grads[0])
-        return fixed["table"], rows
-
-    times = timed(xla_step, repeats)
-    yield common | result("train", optimizer, times, (gather + update) / rate * 1e3, "xla")
-    times = timed(lambda i: xla_take(fixed["table"], indices[i % len(ids)]), repeats)
-    yield common | result("eval", "", times, gather / rate * 1e3, "xla")
+    apart = gpu_timing.disagreement(last["dynemb"], last["xla"])
+    waits = after["waits"] - before["waits"]
+    print(f"    rows apart by {apart:.1e}; the host waited {waits} times for room", flush=True)
+    if not apart <= DISAGREEMENT:
+        run.failures.append(f"{case.label} {op}: rows differ by {apart:.1e}")
 
 
-def result(kind, optimizer, times, floor, variant="dynemb") -> dict:
-    return {
-        "variant": f"{variant}-{kind}",
-        "optimizer": optimizer,
-        "step_ms": round(times[0], 4),
-        "piped_ms": round(times[1], 4),
-        "floor_ms": round(floor, 4),
-    }
-
-
-def commit() -> str:
+def measure_case(case: gpu_cases.Case, run: Run) -> None:
+    """Times train, and eval where asked; leaves no memory behind."""
+    variants = create_variants(case, run)
     try:
-        command = ["git", "rev-parse", "--short", "HEAD"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        for op in ("train", "eval") if case.evaluates else ("train",):
+            if variants:
+                measure_op(case, op, variants, run)
+    finally:
+        for variant in variants:
+            variant.close()
+        del variants
+        gc.collect()
 
 
-def plot(path: pathlib.Path) -> None:
-    """Draws piped times of a CSV as bars beside it."""
-    import matplotlib
+def hits(before: dict[str, int], after: dict[str, int]) -> float:
+    """Share of the ids looked up between two counts whose key was there."""
+    asked = {x: after[x] - before[x] for x in ("ids", "hits", "found", "missing")}
+    return (asked["hits"] + asked["found"]) / (asked["ids"] + asked["found"] + asked["missing"])
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
 
-    with path.open() as file:
-        lines = list(csv.DictReader(file))
-    labels = [
-        f"{x['case']}\n{x['skew']} D {x['dim']}\n{x['variant'].split('-')[1]} {x['optimizer']}"
-        for x in lines
-    ]
-    colors = ["tab:blue" if x["variant"].startswith("dynemb") else "tab:orange" for x in lines]
-    values = [float(x["piped_ms"]) for x in lines]
-    figure, axes = plt.subplots(figsize=(16, 5), layout="constrained")
-    bars = axes.bar(range(len(lines)), values, color=colors)
-    axes.bar_label(bars, [f"{v:.2f}" for v in values], fontsize=8)
-    axes.set_xticks(range(len(lines)), labels, fontsize=7)
-    axes.set_ylabel("piped, ms (less is better)")
-    first = lines[0]
-    axes.set_title(
-        f"{first['device']}, jax {first['jax']}, commit {first['commit']}: dynemb_jax (blue), "
-        "XLA's fixed table (orange)"
+def measure_copy(run: Run, native: list[dict[str, Any]]) -> None:
+    """Finds the rate that floors are divided by."""
+    run.copy_rate = gpu_native.copy_rate(native) or 0.0
+    if jax.default_backend() == "gpu":
+        with run.going_on("copy rate by the driver"):
+            run.driver = gpu_driver.Driver()
+            run.copy_rate = run.driver.copy_rate()
+    if not run.copy_rate:
+        # No card: only so that the columns have values.
+        x = np.ones(1 << 26, np.float32)
+        y = np.zeros_like(x)
+        np.copyto(y, x)
+        run.copy_rate = 2 * x.nbytes / gpu_timing.wall_ms(lambda: np.copyto(y, x)) * 1e3
+    print(f"copy on the device: {run.copy_rate / 1e12:.3f} TB/s", flush=True)
+
+
+def summarise(run: Run, index: list[gpu_report.Row]) -> None:
+    """Prints every line again, with the targets, and what has failed."""
+    print(
+        "\nG/s: 10**9 ids a second, of piped steps where there are any. Floor: bytes / copy rate."
     )
-    figure.savefig(path.with_suffix(".png"), dpi=110)
+    for line in [*run.steps, *index]:
+        print(gpu_report.text(line, goals=not run.args.quick))
+    if not run.args.quick and run.growth and (ratio := gpu_growth.peak_over_final(run.growth)):
+        wanted = gpu_report.MUST_PEAK_OVER_FINAL
+        verdict = "ok" if ratio <= wanted else "MISSED"
+        print(f"growth: peak / final memory {ratio:.3f}  must {wanted:g} {verdict}")
+    for what in run.failures:
+        print(f"FAILED: {what}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--plot", action="store_true", help="only draw the CSV that is there")
-    parser.add_argument("--commit", default=None, help="where the sources are not a checkout")
-    parser.add_argument("--quick", action="store_true")
+def measure(args: argparse.Namespace) -> int:
+    """Runs the cases asked for; returns the exit status."""
+    started = time.perf_counter()
+    run = Run(args)
+    native: list[dict[str, Any]] = []
+    if args.native and any(run.wants(case) for case in gpu_native.CASES):
+        with run.going_on("native benchmark"):  # before JAX takes its share of the card
+            native, failure = gpu_native.lines(args.native, args.quick)
+            run.failures.extend([failure] if failure else [])
+    run.stamp = gpu_report.provenance(args.commit)
+    measure_copy(run, native)
+    index = [run.stamp | gpu_report.finished(x, run.copy_rate) for x in native]
+    for line in index:
+        print(gpu_report.text(line), flush=True)
+    previous = None
+    for case in gpu_cases.cases(run.scale):
+        if not run.wants(case.name):
+            continue
+        if previous and previous.draw != case.draw:
+            gpu_cases.forget_draws()
+        previous = case
+        with run.going_on(case.label):
+            measure_case(case, run)
+    gpu_cases.forget_draws()
+    if run.wants("growth"):
+        with run.going_on("growth"):
+            run.growth = gpu_growth.measure(run.scale, run.driver)
+    for name, lines in (("step", run.steps), ("index", index)):
+        if lines:
+            gpu_report.write(args.out / f"{name}.csv", gpu_report.FIELDS, lines)
+    if run.growth:
+        fields = [*run.stamp, *(f.name for f in dataclasses.fields(gpu_growth.Growth))]
+        lines = [run.stamp | dataclasses.asdict(line) for line in run.growth]
+        gpu_report.write(args.out / "growth.csv", fields, lines)
+    summarise(run, index)
+    print(f"{time.perf_counter() - started:.0f} s in all")
+    return 1 if run.failures else 0
+
+
+def main() -> int:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the CSVs")
+    parser.add_argument("--commit", help="where the sources are not a checkout")
+    parser.add_argument("--quick", action="store_true", help="small sizes: only that it runs")
+    names = dict.fromkeys(case.name for case in gpu_cases.cases(gpu_cases.FULL))
+    choices = [*names, "growth", *gpu_native.CASES]
+    parser.add_argument("--only", metavar="CASE,CASE", help=", ".join(choices))
+    parser.add_argument("--native", type=pathlib.Path, help="dynemb_index_bench, or its output.csv")
+    parser.add_argument("--plot", action="store_true", help="only draw the CSVs that are there")
     args = parser.parse_args()
+    unknown = set((args.only or choices[0]).split(",")) - set(choices)
+    if unknown:
+        parser.error(f"--only knows {', '.join(choices)}; got {', '.join(sorted(unknown))}")
     if args.plot:
-        plot(args.out / "step.csv")
-        return
-    million, repeats = (1 << 16, 5) if args.quick else (1 << 20, 30)
-    small, large = (100_000, 1 << 18) if args.quick else (1_677_721, 1 << 24)
-    rate = copy_rate()
-    print(f"copy {rate / 1e12:.2f} TB/s", flush=True)
-    zipf = "zipf1.05"
-    plan = [
-        ("ten_tables", 10, million // 10, small, 128, zipf, "sgd", 0.95),
-        ("ten_tables", 10, million // 10, small, 128, zipf, "adam", 0.95),
-        ("single", 1, million, large, 128, zipf, "sgd", 1.0),
-        ("single", 1, million, large, 128, zipf, "adam", 1.0),
-        ("single", 1, million, large, 64, zipf, "sgd", 1.0),
-        ("single", 1, million, large, 128, "uniform", "sgd", 1.0),
-        ("single", 1, million, large, 128, "uniform", "adam", 1.0),
-        ("small_batch", 1, 1024, small, 128, zipf, "sgd", 1.0),
-    ]
-    lines = []
-    stamp = {
-        "date": datetime.date.today().isoformat(),
-        "commit": args.commit or commit(),
-        "device": jax.devices()[0].device_kind,
-        "jax": jax.__version__,
-    }
-    for case in plan:
-        for line in bench(*case, rate, repeats):
-            lines.append(stamp | line)
-            print(
-                f"{line['case']:11} {line['variant']:13} {line['optimizer']:8} {line['skew']:8} "
-                f"D {line['dim']:4}  step {line['step_ms']:8.3f}  piped {line['piped_ms']:8.3f}  "
-                f"floor {line['floor_ms']:7.3f} ms",
-                flush=True,
-            )
-    args.out.mkdir(parents=True, exist_ok=True)
-    with (args.out / "step.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        writer.writeheader()
-        writer.writerows(lines)
+        import gpu_plots
+
+        gpu_plots.draw(args.out)
+        return 0
+    return measure(args)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
