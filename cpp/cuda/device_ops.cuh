@@ -21,9 +21,15 @@ __device__ inline int Lane() { return static_cast<int>(threadIdx.x & 31u); }
 struct LoadedSector {
   uint32_t word[8];
 
-  __device__ explicit LoadedSector(const TagSector* sector) {
+  __device__ explicit LoadedSector(const TagSector* sector)
+      : LoadedSector(reinterpret_cast<const uint4*>(sector)[0],
+                     reinterpret_cast<const uint4*>(sector)[1]) {}
+  // Past the first-level cache: what other blocks have written meanwhile shows.
+  __device__ static LoadedSector Fresh(const TagSector* sector) {
     const uint4* halves = reinterpret_cast<const uint4*>(sector);
-    const uint4 a = halves[0], b = halves[1];
+    return LoadedSector(__ldcg(halves), __ldcg(halves + 1));
+  }
+  __device__ LoadedSector(uint4 a, uint4 b) {
     word[0] = a.x;
     word[1] = a.y;
     word[2] = a.z;
@@ -43,6 +49,15 @@ struct LoadedSector {
       mask |= ((equal * 0x10204080u) >> 28) << (4 * w);
     }
     return mask & kSlotMask;
+  }
+  // Word of a slot, without indexing registers.
+  __device__ uint32_t WordOf(int slot) const {
+    uint32_t found = 0;
+#pragma unroll
+    for (int w = 0; w < 8; ++w) {
+      if (w == slot >> 2) found = word[w];
+    }
+    return found;
   }
   __device__ bool Overflowed() const { return (word[7] >> 24 & kOverflowMark) != 0; }
 };
@@ -84,18 +99,15 @@ __device__ inline int64_t FindRowOnDevice(const IndexView& view, KeyHash hash, K
 // threads may compete; nobody reads entries meanwhile.
 __device__ inline int ClaimSlot(TagSector* sector, uint8_t tag) {
   unsigned* words = reinterpret_cast<unsigned*>(sector);
-  for (int slot = 0; slot < kSlotsPerBucket;) {
-    const int shift = 8 * (slot & 3);
-    const unsigned old = *reinterpret_cast<volatile unsigned*>(&words[slot >> 2]);
-    if ((old >> shift & 0xFFu) != 0) {
-      ++slot;
-      continue;
-    }
-    if (atomicCAS(&words[slot >> 2], old, old | static_cast<unsigned>(tag) << shift) == old) {
-      return slot;
-    }
+  for (;;) {
+    const LoadedSector now = LoadedSector::Fresh(sector);
+    const uint32_t empty = now.Match(0);
+    if (empty == 0) return -1;
+    const int slot = LowestBit(empty);
+    const unsigned old = now.WordOf(slot);
+    const unsigned taken = old | static_cast<unsigned>(tag) << (8 * (slot & 3));
+    if (atomicCAS(&words[slot >> 2], old, taken) == old) return slot;
   }
-  return -1;
 }
 
 // Places an entry whose key is absent, in the first bucket of its path with room.

@@ -17,14 +17,17 @@ namespace {
 
 // Calls that may find a table short of room before it gets head-room.
 constexpr int kTightCalls = 4;
-// Batches that find room without the host waiting, once a table has head-room.
+// Batches of new keys that a table with head-room takes beyond what is confirmed, so
+// that as many calls may be in flight.
 constexpr int kHeadRoomBatches = 4;
-// Fit beside each other, which a cooperative launch asks for.
-constexpr unsigned kMissBlocksPerSm = 4;
 
 unsigned Blocks(int64_t threads) {
   return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
 }
+
+// With fewer calls in flight the device may come to stand while the host waits: the
+// lookup and the update of one step.
+constexpr int64_t kBusyCalls = 2;
 
 std::atomic<bool> cooperative_allowed{true};
 
@@ -226,23 +229,22 @@ Status CudaBackend::MakeRoom(const Executor& exec, const int32_t* token, DeviceL
   for (size_t t = 0; t < call->ids_of_table.size(); ++t) {
     call->tables.room[t] = call->ids_of_table[t];
     if (fits(t)) continue;
-    // A table that is short of room again and again gets head-room, so that calls
-    // in flight need no waiting.
+    // A table that is short of room again and again gets head-room.
     CudaTable& one = table(call->tables.table[t]);
-    if (one.tight_calls++ >= kTightCalls) {
-      const RoomPlan plan =
-          PlanRoom(one.config(), one.room(), one.Bound(), kHeadRoomBatches * call->ids_of_table[t]);
-      if (plan.granted >= call->ids_of_table[t]) {
+    const int64_t head_room = kHeadRoomBatches * call->ids_of_table[t];
+    if (one.confirmed_size() + head_room > one.Capacity() && one.tight_calls++ >= kTightCalls) {
+      const RoomPlan plan = PlanRoom(one.config(), one.room(), one.confirmed_size(), head_room);
+      if (plan.granted >= head_room) {
         DYNEMB_RETURN_IF_ERROR(one.Grow(exec.stream, plan.room, views_ + call->tables.table[t]));
         one.tight_calls = 0;
-        continue;
       }
     }
-    // Waiting for the oldest calls is cheap: the device still has later ones to do.
+    // The oldest calls say how much of their room they did not need. While others are
+    // behind them, the device has work and the host merely runs less far ahead.
     while (!fits(t) && !snapshots_.empty()) {
+      if (snapshots_.outstanding() <= kBusyCalls) ++waits_;
       bool seen = false;
       DYNEMB_RETURN_IF_ERROR(PollOne(exec, true, &seen));
-      ++waits_;
     }
     if (!fits(t)) tight.push_back(t);
   }

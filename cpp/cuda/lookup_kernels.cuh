@@ -6,6 +6,7 @@
 #include <cooperative_groups.h>
 
 #include "cuda/call_state.cuh"
+#include "cuda/pieces.cuh"
 
 namespace dynemb {
 
@@ -170,28 +171,51 @@ __device__ inline void Elect(const LookupScratch& scratch, uint32_t count) {
   }
 }
 
-__device__ inline void InitRowByWarp(const TableView& table, Key key, int64_t row) {
-  float* values = table.Row(row);
+// Writes new rows of one table: those of the lanes in `rows`. Teams of lanes take a
+// row each.
+__device__ inline void InitRowsByWarp(const TableView& table, unsigned rows, Key key, int64_t row) {
   const RowInitializer& init = table.initializer;
-  for (int block = Lane(); block * 4 < table.layout.dim; block += 32) {
-    float four[4];
-    if (init.kind == InitializerKind::kConstant) {
-      for (float& value : four) value = init.parameter;
-    } else {
-      const PhiloxBlock random =
-          Philox4x32({{static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),
-                       static_cast<uint32_t>(block), 0u}},
-                     static_cast<uint32_t>(init.stream), static_cast<uint32_t>(init.stream >> 32));
-      for (int i = 0; i < 4; ++i) four[i] = InitialValue(init, random.word[i]);
-    }
-    // Rows are padded to 16 bytes, so the last block may be written whole.
-    *reinterpret_cast<float4*>(values + 4 * block) =
-        make_float4(four[0], four[1], four[2], four[3]);
-  }
   const int64_t state = table.layout.VectorOffset(0), scalars = table.layout.ScalarOffset();
-  for (int64_t i = state + Lane(); i < table.stride_floats; i += 32) {
-    values[i] = i < scalars ? table.initial_state : table.initial_scalar;
+  const Teams<4> teams(LanesOfRow(static_cast<int>(state), 1));
+  // The team's own rows: every so many of them.
+  unsigned mine = rows;
+  for (int skipped = 0; skipped < teams.team; ++skipped) mine &= mine - 1;
+  while (__any_sync(kFullWarp, mine != 0)) {
+    const int source = mine == 0 ? 0 : __ffs(static_cast<int>(mine)) - 1;
+    const Key of = __shfl_sync(kFullWarp, key, source);
+    float* values = table.Row(__shfl_sync(kFullWarp, row, source));
+    if (mine != 0) {
+      // Rows are padded to 16 bytes, so the last block may be written whole.
+      for (int64_t column = teams.column(); column < state; column += teams.columns()) {
+        float4 four = make_float4(init.parameter, init.parameter, init.parameter, init.parameter);
+        if (init.kind != InitializerKind::kConstant) {
+          const PhiloxBlock random = Philox4x32(
+              {{static_cast<uint32_t>(of), static_cast<uint32_t>(of >> 32),
+                static_cast<uint32_t>(column / 4), 0u}},
+              static_cast<uint32_t>(init.stream), static_cast<uint32_t>(init.stream >> 32));
+          four =
+              make_float4(InitialValue(init, random.word[0]), InitialValue(init, random.word[1]),
+                          InitialValue(init, random.word[2]), InitialValue(init, random.word[3]));
+        }
+        *reinterpret_cast<float4*>(values + column) = four;
+      }
+      for (int64_t i = state + teams.member; i < table.stride_floats; i += teams.lanes) {
+        values[i] = i < scalars ? table.initial_state : table.initial_scalar;
+      }
+    }
+    for (int taken = 0; taken < teams.count(); ++taken) mine &= mine - 1;
   }
+}
+
+// A place in a counter of its table for each lane that wants one: one atomic a table.
+// All lanes call it.
+__device__ inline int32_t TakeOfTable(bool wanted, int32_t table, int32_t* counter) {
+  const unsigned peers = __match_any_sync(kFullWarp, wanted ? table : -1);
+  const int leader = __ffs(static_cast<int>(peers)) - 1;
+  int32_t first = 0;
+  if (wanted && Lane() == leader) first = atomicAdd(counter, __popc(peers));
+  first = __shfl_sync(kFullWarp, first, leader);
+  return first + __popc(peers & ((1u << Lane()) - 1));
 }
 
 // Elected misses become rows. Lanes place their keys; the warp then writes the
@@ -204,36 +228,33 @@ __device__ void InsertElected(const Tables& tables, const LookupScratch& scratch
   for (uint32_t base = warp * 32; base < count; base += warps * 32) {
     const uint32_t m = base + static_cast<uint32_t>(Lane());
     Miss miss{};
-    int64_t row = -1;
+    bool elected = false;
     if (m < count) {
       miss = scratch.misses[m];
-      if (miss.winner == static_cast<int32_t>(m)) {
-        CallCounts& counts = scratch.counts[miss.call_table];
-        const int64_t nth = replay ? INT64_MAX : atomicAdd(&counts.new_rows, 1);
-        if (nth < tables.room[miss.call_table]) {
-          const TableState& state = scratch.states[miss.table];
-          const TableView& table = scratch.tables[miss.table];
-          row = nth < state.free_count ? table.free_rows[state.free_count - 1 - nth]
-                                       : state.high_water + (nth - state.free_count);
-          const int32_t unique = atomicAdd(&counts.unique, 1);
-          tables.unique_rows[miss.call_table][unique] = row;
-          table.stamps[row] =
-              static_cast<uint64_t>(scratch.epoch) << 32 | static_cast<uint32_t>(unique);
-          PlaceAbsentOnDevice(table.index, Entry{miss.key, static_cast<uint64_t>(row)});
-          scratch.rows[miss.id] = row;
-        } else {
-          scratch.rows[miss.id] = kRowRefused;
-        }
-      }
+      elected = miss.winner == static_cast<int32_t>(m);
     }
-    unsigned fresh = __ballot_sync(kFullWarp, row >= 0);
+    CallCounts& counts = scratch.counts[miss.call_table];
+    const int32_t nth = TakeOfTable(elected && !replay, miss.call_table, &counts.new_rows);
+    const bool fits = elected && !replay && nth < tables.room[miss.call_table];
+    const int32_t unique = TakeOfTable(fits, miss.call_table, &counts.unique);
+    int64_t row = -1;
+    if (fits) {
+      const TableState& state = scratch.states[miss.table];
+      const TableView& table = scratch.tables[miss.table];
+      row = nth < state.free_count ? table.free_rows[state.free_count - 1 - nth]
+                                   : state.high_water + (nth - state.free_count);
+      tables.unique_rows[miss.call_table][unique] = row;
+      table.stamps[row] =
+          static_cast<uint64_t>(scratch.epoch) << 32 | static_cast<uint32_t>(unique);
+      PlaceAbsentOnDevice(table.index, Entry{miss.key, static_cast<uint64_t>(row)});
+    }
+    if (elected) scratch.rows[miss.id] = fits ? row : int64_t{kRowRefused};
+    unsigned fresh = __ballot_sync(kFullWarp, fits);
     while (fresh != 0) {
-      const int lane = __ffs(static_cast<int>(fresh)) - 1;
-      fresh &= fresh - 1;
-      const Key key = __shfl_sync(kFullWarp, miss.key, lane);
-      const int64_t new_row = __shfl_sync(kFullWarp, row, lane);
-      const int32_t table = __shfl_sync(kFullWarp, miss.table, lane);
-      InitRowByWarp(scratch.tables[table], key, new_row);
+      const int32_t table = __shfl_sync(kFullWarp, miss.table, __ffs(static_cast<int>(fresh)) - 1);
+      const unsigned same = __ballot_sync(kFullWarp, fits && miss.table == table);
+      InitRowsByWarp(scratch.tables[table], same, miss.key, row);
+      fresh &= ~same;
     }
   }
 }
@@ -252,9 +273,12 @@ __global__ void __launch_bounds__(kThreads)
   if (HasMisses(scratch)) InsertElected(tables, scratch, *scratch.miss_count);
 }
 
+// Blocks that fit beside each other, which a cooperative launch asks for.
+inline constexpr unsigned kMissBlocksPerSm = 5;
+
 // Both in one launch, all of whose blocks run at once. Most calls miss nothing.
 template <class Tables>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kMissBlocksPerSm)
     ElectAndInsertKernel(const __grid_constant__ Tables tables, LookupScratch scratch) {
   if (!HasMisses(scratch)) return;
   const uint32_t count = *scratch.miss_count;

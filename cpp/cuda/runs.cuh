@@ -28,8 +28,7 @@ __device__ const GradientParam& FeatureOfId(const List& list, uint32_t id) {
   return list.features[low];
 }
 
-// Unique row of an id that has one. Not kept beside the sorted ids: eight bytes
-// scattered cost more than four and this.
+// Unique row of an id that has one.
 template <class List>
 __device__ uint32_t UniqueOfId(const List& list, uint32_t id) {
   const GradientParam& feature = FeatureOfId(list, id);

@@ -38,6 +38,7 @@ class Snapshots {
   Status Next(bool wait, const std::byte** state, int64_t* call);
 
   bool empty() const { return reserved_ == seen_; }
+  int64_t outstanding() const { return reserved_ - seen_; }
   // Number of the call that Reserve was last asked for.
   int64_t last_call() const { return reserved_; }
 

@@ -74,40 +74,68 @@ struct RunWarp {
   uint32_t run;    // of this team
   uint32_t begin, end;
 
-  static constexpr uint32_t kNoRow = ~0u;
+  // Where a team stands between two fetches.
+  struct Place {
+    uint32_t unique;  // of the next gradient, or of the one before it
+    bool carried;     // the team's open row began in an earlier run
+  };
 
-  // Unique row of the gradient at a sorted position of the table.
-  __device__ uint32_t UniqueAt(uint32_t at) const {
-    if (at - runs.begin >= runs.end - runs.begin) return kNoRow;  // also before the first
-    return UniqueOfId(list, runs.scratch.sorted[at]);
+  __device__ uint32_t EndOf(uint32_t unique) const {
+    const int64_t last = runs.table.first_unique + runs.table.capacity;
+    return unique < last ? runs.scratch.offsets[unique + 1] : ~0u;
   }
 
-  // The next gradients of every team, one a lane; false while `carried` says that the
-  // team's open row began in an earlier run.
-  __device__ void Fetch(uint32_t base, bool* carried) const {
+  // A row and its gradients, [begin, end).
+  struct Segment {
+    uint32_t unique, begin, end;
+  };
+
+  // That of this lane's position, which is not before unique row `from`. Rows are
+  // numbered in the order of their gradients, so the ends of the next ones lie side by
+  // side: nothing has to be looked up by id.
+  __device__ Segment SegmentOf(uint32_t at, uint32_t from) const {
+    Segment segment{from, 0, 0};
+    bool found = false;
+    do {
+      const uint32_t end = EndOf(from + static_cast<uint32_t>(teams.member));
+      int passed = 0;  // ends at or before this position
+      for (int step = teams.lanes / 2; step > 0; step /= 2) {
+        const uint32_t other = __shfl_sync(kFullWarp, end, passed + step - 1, teams.lanes);
+        if (other <= at) passed += step;
+      }
+      const uint32_t here = __shfl_sync(kFullWarp, end, passed, teams.lanes);
+      const uint32_t before = __shfl_sync(kFullWarp, end, max(0, passed - 1), teams.lanes);
+      if (!found && here > at) {
+        segment.unique = from + static_cast<uint32_t>(passed);
+        segment.begin = passed == 0 ? runs.scratch.offsets[from] : before;
+        segment.end = here;
+        found = true;
+      }
+      from += static_cast<uint32_t>(teams.lanes);
+    } while (__any_sync(kFullWarp, !found));  // only where rows without gradients lie between
+    return segment;
+  }
+
+  // The next gradients of every team, one a lane.
+  __device__ void Fetch(uint32_t base, Place* place) const {
     const uint32_t at = base + static_cast<uint32_t>(teams.member);
-    RunItem item{nullptr, nullptr, 0.0f, kNoRow, false};
+    RunItem item{nullptr, nullptr, 0.0f, 0, false};
+    const Segment segment = SegmentOf(min(at, end - 1), place->unique);
+    place->unique = __shfl_sync(kFullWarp, segment.unique, teams.lanes - 1, teams.lanes);
     if (at < end) {
       const uint32_t id = runs.scratch.sorted[at];
       const GradientParam& feature = FeatureOfId(list, id);
-      const int64_t i = id - feature.first_id;
-      const Contribution from = ContributionOf(feature, i);
-      item = {from.grad, nullptr, from.scale, static_cast<uint32_t>(UniqueOf(feature, i)), false};
+      const Contribution from = ContributionOf(feature, id - feature.first_id);
+      item = {from.grad, nullptr, from.scale, segment.unique, at + 1 == segment.end};
     }
-    // Rows of its neighbours.
-    uint32_t before = __shfl_up_sync(kFullWarp, item.unique, 1, teams.lanes);
-    uint32_t after = __shfl_down_sync(kFullWarp, item.unique, 1, teams.lanes);
-    if (teams.member == 0) before = UniqueAt(at - 1);
-    if (teams.member == teams.lanes - 1 || at + 1 == end) after = UniqueAt(at + 1);
-    item.ends = at < end && item.unique != after;
-    const bool first = at < end && item.unique != before;
+    const bool first = at < end && at == segment.begin;
     const unsigned firsts = __ballot_sync(kFullWarp, first) >> teams.first_lane();
     const unsigned to_here = (2u << teams.member) - 1;
-    if (item.ends && !(*carried && (firsts & to_here) == 0)) {
+    if (item.ends && !(place->carried && (firsts & to_here) == 0)) {
       item.row = view.Row(runs.Row(item.unique));
     }
     const unsigned of_team = teams.lanes == 32 ? kFullWarp : (1u << teams.lanes) - 1;
-    *carried = *carried && (firsts & of_team) == 0;
+    place->carried = place->carried && (firsts & of_team) == 0;
     __syncwarp();
     items[Lane()] = item;
     __syncwarp();
@@ -179,11 +207,13 @@ struct RunWarp {
   __device__ void Pass(int start, uint32_t length, bool wide) const {
     const int column = start + teams.column();
     const bool active = column < view.layout.dim;
-    bool carried = begin < end && UniqueAt(begin - 1) == UniqueAt(begin);
-    bool head = carried, open = false;
+    // Teams beyond the end of the table keep to its last gradient, and do nothing.
+    Place place{UniqueOfId(list, runs.scratch.sorted[min(begin, end - 1)]), false};
+    place.carried = begin < end && runs.scratch.offsets[place.unique] < begin;
+    bool head = place.carried, open = false;
     Piece<VEC> grad = Piece<VEC>::Filled(0.0f);
     for (uint32_t base = 0; base < length; base += static_cast<uint32_t>(teams.lanes)) {
-      Fetch(begin + base, &carried);
+      Fetch(begin + base, &place);
       const RunItem* mine = items + teams.first_lane();
       for (int turn = 0; turn < teams.lanes + ring.kAhead; ++turn) {
         if (kHasScalars) __syncwarp();
