@@ -33,11 +33,13 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    if "long" in (config.getoption("-m") or ""):
-        return
-    for item in items:
-        if item.get_closest_marker("long"):
-            item.add_marker(pytest.mark.skip(reason="runs with -m long"))
+    asked_for = config.getoption("-m") or ""
+    for name in ("long", "big"):
+        if name in asked_for:
+            continue
+        for item in items:
+            if item.get_closest_marker(name):
+                item.add_marker(pytest.mark.skip(reason=f"runs with -m {name}"))
 
 
 @pytest.fixture(params=PLATFORMS, scope="session", autouse=True)

@@ -2,6 +2,7 @@
 // upper bound of its size while calls are in flight.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 
@@ -15,7 +16,18 @@ namespace dynemb {
 
 class CudaTable {
  public:
-  explicit CudaTable(const TableConfig& config) : config_(config), layout_(config.Layout()) {}
+  explicit CudaTable(const TableConfig& config)
+      : config_(config),
+        layout_(config.Layout()),
+        owner_{config.name, config.max_bytes},
+        // An index has at most two slots for each row that the load limit asks for.
+        sectors_(&owner_, Share(2 * kSectorBytesPerSlot / config.max_load)),
+        entries_(&owner_, Share(2 * sizeof(Entry) / config.max_load)),
+        values_(&owner_, 1.0),
+        stamps_(&owner_, Share(sizeof(uint64_t))),
+        free_rows_(&owner_, Share(sizeof(int64_t))) {}
+  CudaTable(const CudaTable&) = delete;  // its buffers know their owner by address
+  CudaTable& operator=(const CudaTable&) = delete;
 
   // Makes `room` and tells the device (*view_on_device), in the order of `stream`.
   // kMemory: unchanged.
@@ -53,10 +65,19 @@ class CudaTable {
     int64_t call, ids;
   };
 
+  static constexpr double kSectorBytesPerSlot = 1.0 * sizeof(TagSector) / kSlotsPerBucket;
+
+  // Share of the card that a buffer of so many bytes a row can need: rows whose
+  // values fill the card are never more.
+  double Share(double bytes_per_row) const {
+    return std::min(1.0, bytes_per_row / static_cast<double>(layout_.StrideBytes()));
+  }
+
   Status Split(void* stream);
 
   TableConfig config_;
   RowLayout layout_;
+  MemoryOwner owner_;
   GrowableDeviceBuffer sectors_, entries_, values_, stamps_, free_rows_;
   TableView view_{};
   Room room_{0, 0};

@@ -9,6 +9,17 @@ namespace dynemb {
 
 inline Status CudaStatus(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return Status();
+  // The runtime remembers a failure until it is asked: the check behind some later
+  // launch would find this one.
+  (void)cudaGetLastError();
+  if (error == cudaErrorMemoryAllocation) {
+    size_t free = 0, total = 0;
+    (void)cudaMemGetInfo(&free, &total);
+    return MemoryError("GPU memory exhausted: ", what, " failed, ", free, " of ", total,
+                       " bytes are free; XLA takes 75 % of the card at start: set "
+                       "XLA_PYTHON_CLIENT_MEM_FRACTION lower (e.g. .30) or "
+                       "XLA_PYTHON_CLIENT_PREALLOCATE=false, or bound tables with max_bytes.");
+  }
   return MakeStatus(StatusCode::kDevice, what, " failed: ", cudaGetErrorName(error), " (",
                     cudaGetErrorString(error), ")");
 }

@@ -3,6 +3,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "memory/cuda_check.h"
@@ -11,7 +12,13 @@
 namespace dynemb {
 namespace {
 
+constexpr Bytes kRangeUnit = Bytes{1} << 30;
+// Of the 2^47 bytes of addresses that a process has, host memory included.
+constexpr Bytes kMostReserved = Bytes{96} << 40;
+
 Bytes RoundUp(Bytes bytes, Bytes unit) { return (bytes + unit - 1) / unit * unit; }
+
+CUdeviceptr Address(const std::byte* data) { return reinterpret_cast<CUdeviceptr>(data); }
 
 Status Location(CUmemAllocationProp* prop) {
   int device = 0;
@@ -24,33 +31,67 @@ Status Location(CUmemAllocationProp* prop) {
 
 }  // namespace
 
+// The numbers of a request, for the message when it fails.
+struct GrowableDeviceBuffer::Shortage {
+  const MemoryOwner& owner;
+  Bytes more, free, total;
+
+  // `cause` in the middle of a sentence.
+  template <class... Cause>
+  Status Because(const Cause&... cause) const {
+    std::string budget;
+    if (owner.budget >= 0) budget = " of max_bytes=" + std::to_string(owner.budget);
+    return MemoryError(
+        "GPU memory exhausted: table '", owner.table, "' holds ", owner.committed, " bytes", budget,
+        " and needs ", more, " more, but ", cause..., "; ", free, " of ", total,
+        " bytes are free, ", kDeviceHeadRoom, " of them stay free for XLA, ",
+        total - free - owner.committed,
+        " are XLA's pool (75 % of the card at start unless told otherwise), other tables and other "
+        "programs. Set XLA_PYTHON_CLIENT_MEM_FRACTION lower (e.g. .30) or "
+        "XLA_PYTHON_CLIENT_PREALLOCATE=false, bound tables with max_bytes, or erase keys.");
+  }
+
+  // What the driver answered to the call `what`.
+  Status Of(const CudaDriver& driver, CUresult result, const char* what) const {
+    if (result != CUDA_ERROR_OUT_OF_MEMORY) return driver.Check(result, what);
+    return Because(what, " failed with ", driver.ErrorName(result));
+  }
+};
+
 GrowableDeviceBuffer::GrowableDeviceBuffer(GrowableDeviceBuffer&& other) noexcept
-    : base_(std::exchange(other.base_, nullptr)),
+    : owner_(other.owner_),
+      share_(other.share_),
+      base_(std::exchange(other.base_, nullptr)),
       reserved_(std::exchange(other.reserved_, 0)),
       committed_(std::exchange(other.committed_, 0)),
-      chunks_(std::move(other.chunks_)) {}
+      chunks_(std::exchange(other.chunks_, {})) {}
 
 GrowableDeviceBuffer& GrowableDeviceBuffer::operator=(GrowableDeviceBuffer&& other) noexcept {
   if (this != &other) {
     Release();
+    owner_ = other.owner_;
+    share_ = other.share_;
     base_ = std::exchange(other.base_, nullptr);
     reserved_ = std::exchange(other.reserved_, 0);
     committed_ = std::exchange(other.committed_, 0);
-    chunks_ = std::move(other.chunks_);
+    chunks_ = std::exchange(other.chunks_, {});
   }
   return *this;
 }
 
-Status GrowableDeviceBuffer::Reserve() {
-  const CudaDriver* driver = nullptr;
-  DYNEMB_RETURN_IF_ERROR(CudaDriver::Get(&driver));
-  size_t free = 0, total = 0;
-  DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&free, &total));
-  // The whole card: more can never be mapped, and addresses cost nothing.
-  Bytes wanted = RoundUp(static_cast<Bytes>(total), Bytes{1} << 30);
+Status GrowableDeviceBuffer::Reserve(const CudaDriver& driver, Bytes at_least,
+                                     const Shortage& shortage) {
+  const Bytes most = static_cast<Bytes>(share_ * static_cast<double>(shortage.total));
+  // Addresses are many, not endless: hundreds of tables may have to do with less.
+  const Bytes left = kMostReserved - driver.Use().reserved_bytes;
+  const Bytes wanted = RoundUp(std::max(std::min(most, left / 64), at_least), kRangeUnit);
+  if (wanted > left) {
+    return shortage.Because("tables have reserved ", driver.Use().reserved_bytes,
+                            " bytes of addresses, close some");
+  }
   CUdeviceptr base = 0;
-  DYNEMB_RETURN_IF_ERROR(driver->Check(
-      driver->address_reserve(&base, static_cast<size_t>(wanted), 0, 0, 0), "cuMemAddressReserve"));
+  const CUresult result = driver.Reserve(wanted, &base);
+  if (result != CUDA_SUCCESS) return shortage.Of(driver, result, "cuMemAddressReserve");
   base_ = reinterpret_cast<std::byte*>(base);
   reserved_ = wanted;
   return Status();
@@ -58,63 +99,60 @@ Status GrowableDeviceBuffer::Reserve() {
 
 Status GrowableDeviceBuffer::Commit(Bytes bytes) {
   if (bytes <= committed_) return Status();
-  if (base_ == nullptr) DYNEMB_RETURN_IF_ERROR(Reserve());
   const CudaDriver* driver = nullptr;
   DYNEMB_RETURN_IF_ERROR(CudaDriver::Get(&driver));
   CUmemAllocationProp prop;
   DYNEMB_RETURN_IF_ERROR(Location(&prop));
   size_t granularity = 0;
   DYNEMB_RETURN_IF_ERROR(
-      driver->Check(driver->granularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
-                    "cuMemGetAllocationGranularity"));
+      driver->Check(driver->Granularity(prop, &granularity), "cuMemGetAllocationGranularity"));
   const Bytes target = RoundUp(bytes, static_cast<Bytes>(granularity));
   const Bytes more = target - committed_;
   size_t free = 0, total = 0;
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&free, &total));
-  if (target > reserved_ || more + kDeviceHeadRoom > static_cast<Bytes>(free)) {
-    return MemoryError("GPU memory exhausted: a table needs ", more, " more bytes, ", free, " of ",
-                       total, " are free and ", kDeviceHeadRoom,
-                       " stay free for XLA, which by itself takes 75 % of the card at start; set "
-                       "XLA_PYTHON_CLIENT_MEM_FRACTION lower (e.g. .30) or "
-                       "XLA_PYTHON_CLIENT_PREALLOCATE=false, bound the table with max_bytes, or "
-                       "erase keys.");
+  const Shortage shortage{*owner_, more, static_cast<Bytes>(free), static_cast<Bytes>(total)};
+  if (more + kDeviceHeadRoom > shortage.free) return shortage.Because("the card has no room");
+  if (base_ == nullptr) DYNEMB_RETURN_IF_ERROR(Reserve(*driver, target, shortage));
+  if (target > reserved_) {
+    return shortage.Because("its ", reserved_, " bytes of addresses are used up (",
+                            driver->Use().reserved_bytes, " are reserved by all tables)");
   }
 
+  chunks_.reserve(chunks_.size() + 1);  // so that nothing fails once the handle exists
   CUmemGenericAllocationHandle handle = 0;
-  DYNEMB_RETURN_IF_ERROR(
-      driver->Check(driver->create(&handle, static_cast<size_t>(more), &prop, 0), "cuMemCreate"));
-  const CUdeviceptr begin = reinterpret_cast<CUdeviceptr>(base_ + committed_);
-  Status mapped =
-      driver->Check(driver->map(begin, static_cast<size_t>(more), 0, handle, 0), "cuMemMap");
-  if (!mapped.ok()) {
-    driver->release(handle);
-    return mapped;
+  CUresult result = driver->Create(more, prop, &handle);
+  if (result != CUDA_SUCCESS) return shortage.Of(*driver, result, "cuMemCreate");
+  const CUdeviceptr begin = Address(base_ + committed_);
+  result = driver->Map(begin, more, handle);
+  if (result != CUDA_SUCCESS) {
+    driver->Release(handle, more);
+    return shortage.Of(*driver, result, "cuMemMap");
   }
-  CUmemAccessDesc access{prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  Status accessible = driver->Check(
-      driver->set_access(begin, static_cast<size_t>(more), &access, 1), "cuMemSetAccess");
-  if (!accessible.ok()) {
-    driver->unmap(begin, static_cast<size_t>(more));
-    driver->release(handle);
-    return accessible;
+  result = driver->SetAccess(begin, more, {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  if (result != CUDA_SUCCESS) {
+    driver->Unmap(begin, more);
+    driver->Release(handle, more);
+    return shortage.Of(*driver, result, "cuMemSetAccess");
   }
   chunks_.push_back({handle, more});
   committed_ = target;
+  owner_->committed += more;
   return Status();
 }
 
 void GrowableDeviceBuffer::Release() {
   const CudaDriver* driver = nullptr;
   if (base_ == nullptr || !CudaDriver::Get(&driver).ok()) return;
+  owner_->committed -= committed_;
   Bytes end = committed_;
   while (!chunks_.empty()) {
     const Chunk chunk = chunks_.back();
     chunks_.pop_back();
     end -= chunk.bytes;
-    driver->unmap(reinterpret_cast<CUdeviceptr>(base_ + end), static_cast<size_t>(chunk.bytes));
-    driver->release(chunk.handle);
+    driver->Unmap(Address(base_ + end), chunk.bytes);
+    driver->Release(chunk.handle, chunk.bytes);
   }
-  driver->address_free(reinterpret_cast<CUdeviceptr>(base_), static_cast<size_t>(reserved_));
+  driver->Free(Address(base_), reserved_);
   base_ = nullptr;
   reserved_ = committed_ = 0;
 }

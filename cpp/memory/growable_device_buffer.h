@@ -2,12 +2,22 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "core/status.h"
 #include "core/types.h"
 
 namespace dynemb {
+
+class CudaDriver;
+
+// Whose memory it is, for messages. The buffers of one table share it.
+struct MemoryOwner {
+  std::string table;
+  Bytes budget;         // max_bytes; negative: none
+  Bytes committed = 0;  // of all its buffers
+};
 
 // Reserves addresses once and maps physical chunks behind each other, so the base
 // address never changes and growth copies nothing. Mapping does not wait for the
@@ -16,7 +26,9 @@ namespace dynemb {
 // caller's mistake.
 class GrowableDeviceBuffer {
  public:
-  GrowableDeviceBuffer() = default;
+  // `owner` outlives the buffer. `share` of the card is the most that it can ever
+  // need: so many addresses are reserved.
+  GrowableDeviceBuffer(MemoryOwner* owner, double share) : owner_(owner), share_(share) {}
   ~GrowableDeviceBuffer() { Release(); }
   GrowableDeviceBuffer(GrowableDeviceBuffer&& other) noexcept;
   GrowableDeviceBuffer& operator=(GrowableDeviceBuffer&& other) noexcept;
@@ -35,10 +47,13 @@ class GrowableDeviceBuffer {
     unsigned long long handle;  // CUmemGenericAllocationHandle
     Bytes bytes;
   };
+  struct Shortage;
 
-  Status Reserve();
+  Status Reserve(const CudaDriver& driver, Bytes at_least, const Shortage& shortage);
   void Release();
 
+  MemoryOwner* owner_;
+  double share_;
   std::byte* base_ = nullptr;
   Bytes reserved_ = 0;
   Bytes committed_ = 0;

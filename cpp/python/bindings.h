@@ -1,5 +1,5 @@
 // What both native modules offer: groups made and closed, host calls answered. No
-// logic.
+// logic. `Scope` makes a group's device the thread's own: Scope scope(device).
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -23,10 +23,14 @@ inline void Raise(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.ToString());
 }
 
-inline std::shared_ptr<Backend> FindGroup(int64_t group, int32_t device) {
+// Calls body(backend) of a group, on its device.
+template <class Scope, class Body>
+void OnGroup(int64_t group, int32_t device, Body&& body) {
+  const Scope scope(device);
+  Raise(scope.status());
   std::shared_ptr<Backend> backend;
   Raise(Registry::Global().Find(group, device, &backend));
-  return backend;
+  Raise(body(*backend));
 }
 
 template <class Handler>
@@ -60,14 +64,22 @@ inline TableConfig ConfigFromDict(const nb::dict& fields, uint64_t seed) {
 // Makes a group of one backend: CpuBackend::Create or CudaBackend::Create.
 using CreateBackend = Status (*)(std::vector<TableConfig>, int32_t, std::shared_ptr<Backend>*);
 
-template <CreateBackend Create>
+template <CreateBackend Create, class Scope>
 void CreateGroup(int64_t group, int32_t device, int32_t first_version, uint64_t seed,
                  const std::vector<nb::dict>& tables) {
+  const Scope scope(device);
+  Raise(scope.status());
   std::vector<TableConfig> configs;
   for (const nb::dict& fields : tables) configs.push_back(ConfigFromDict(fields, seed));
   std::shared_ptr<Backend> backend;
   Raise(Create(std::move(configs), first_version, &backend));
-  Registry::Global().Add(group, device, std::move(backend));
+  // Whichever thread lets go last, the memory is given back on its device.
+  Backend* const address = backend.get();
+  auto give_back = [owner = std::move(backend), device](Backend*) mutable {
+    const Scope last_scope(device);
+    owner.reset();
+  };
+  Registry::Global().Add(group, device, std::shared_ptr<Backend>(address, std::move(give_back)));
 }
 
 inline nb::dict StatsToDict(const TableStats& stats) {
@@ -96,10 +108,11 @@ inline nb::dict StatsToDict(const TableStats& stats) {
   return out;
 }
 
-inline std::vector<nb::dict> GroupStats(int64_t group, int32_t device) {
+template <class Scope>
+std::vector<nb::dict> GroupStats(int64_t group, int32_t device) {
   std::vector<nb::dict> out;
   std::vector<TableStats> tables;
-  Raise(FindGroup(group, device)->Stats(&tables));
+  OnGroup<Scope>(group, device, [&](Backend& backend) { return backend.Stats(&tables); });
   for (const TableStats& stats : tables) out.push_back(StatsToDict(stats));
   return out;
 }
@@ -109,11 +122,12 @@ using Int64sOut = nb::ndarray<int64_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb:
 using BoolsOut = nb::ndarray<uint8_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatsOut = nb::ndarray<float, nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-inline void GetRows(int64_t group, int32_t device, int table, KeysIn keys, BoolsOut found,
-                    FloatsOut rows, FloatsOut state) {
-  Raise(FindGroup(group, device)
-            ->Get({table, keys.data(), static_cast<int64_t>(keys.size()), found.data(), rows.data(),
-                   state.data()}));
+template <class Scope>
+void GetRows(int64_t group, int32_t device, int table, KeysIn keys, BoolsOut found, FloatsOut rows,
+             FloatsOut state) {
+  const GetBatch batch{table,        keys.data(), static_cast<int64_t>(keys.size()),
+                       found.data(), rows.data(), state.data()};
+  OnGroup<Scope>(group, device, [&](Backend& backend) { return backend.Get(batch); });
 }
 
 // For tests that need keys which collide.
@@ -124,11 +138,11 @@ inline void HomeBuckets(KeysIn keys, uint64_t num_buckets, Int64sOut buckets) {
 }
 
 // Adds to the module all but its handlers.
-template <CreateBackend Create>
+template <CreateBackend Create, class Scope>
 void BindGroups(nb::module_& m) {
   m.def("ffi_api_version",
         [] { return std::pair<int, int>(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); });
-  m.def("create_group", &CreateGroup<Create>, nb::arg("group"), nb::arg("device"),
+  m.def("create_group", &CreateGroup<Create, Scope>, nb::arg("group"), nb::arg("device"),
         nb::arg("first_version"), nb::arg("seed"), nb::arg("tables"));
   m.def(
       "close_group", [](int64_t group) { Registry::Global().Remove(group); }, nb::arg("group"),
@@ -137,7 +151,7 @@ void BindGroups(nb::module_& m) {
       "version",
       [](int64_t group, int32_t device) {
         int32_t version = 0;
-        Raise(FindGroup(group, device)->Version(&version));
+        OnGroup<Scope>(group, device, [&](Backend& backend) { return backend.Version(&version); });
         return version;
       },
       nb::arg("group"), nb::arg("device"));
@@ -145,15 +159,18 @@ void BindGroups(nb::module_& m) {
       "renew",
       [](int64_t group, int32_t device) {
         int32_t version = 0;
-        Raise(FindGroup(group, device)->Renew(&version));
+        OnGroup<Scope>(group, device, [&](Backend& backend) { return backend.Renew(&version); });
         return version;
       },
       nb::arg("group"), nb::arg("device"));
   m.def(
-      "check", [](int64_t group, int32_t device) { Raise(FindGroup(group, device)->Check()); },
+      "check",
+      [](int64_t group, int32_t device) {
+        OnGroup<Scope>(group, device, [](Backend& backend) { return backend.Check(); });
+      },
       nb::arg("group"), nb::arg("device"));
-  m.def("stats", &GroupStats, nb::arg("group"), nb::arg("device"));
-  m.def("get_rows", &GetRows, nb::arg("group"), nb::arg("device"), nb::arg("table"),
+  m.def("stats", &GroupStats<Scope>, nb::arg("group"), nb::arg("device"));
+  m.def("get_rows", &GetRows<Scope>, nb::arg("group"), nb::arg("device"), nb::arg("table"),
         nb::arg("keys"), nb::arg("found"), nb::arg("rows"), nb::arg("state"));
   m.def("home_buckets", &HomeBuckets, nb::arg("keys"), nb::arg("num_buckets"), nb::arg("buckets"));
 }

@@ -3,6 +3,16 @@
 #include "ffi/cpu_handlers.h"
 #include "python/bindings.h"
 
+namespace {
+
+// Host memory is everywhere.
+struct HostScope {
+  explicit HostScope(int32_t) {}
+  dynemb::Status status() const { return {}; }
+};
+
+}  // namespace
+
 NB_MODULE(_native, m) {
   m.def("registrations", [] {
     nanobind::dict handlers;
@@ -14,5 +24,5 @@ NB_MODULE(_native, m) {
     handlers["dynemb_count_steps"] = dynemb::Capsule(DynembCountStepsCpu);
     return handlers;
   });
-  dynemb::BindGroups<&dynemb::CpuBackend::Create>(m);
+  dynemb::BindGroups<&dynemb::CpuBackend::Create, HostScope>(m);
 }
