@@ -117,14 +117,16 @@ Status CudaBackend::PollOne(const Executor& exec, bool wait, bool* seen) {
   if (state == nullptr) return Status();
   const GroupState& group = *reinterpret_cast<const GroupState*>(state);
   const TableState* states = reinterpret_cast<const TableState*>(&group + 1);
-  for (size_t t = 0; t < tables_.size(); ++t) tables_[t]->Confirmed(call, states[t].size);
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    tables_[t]->Confirmed(call, states[t].size, states[t].counters.erased);
+  }
   Status failed = StatusOf(group);
   if (failed.ok()) return failed;
   // Calls enqueued since have done nothing and report the same error: pass over
   // them. They bring no new rows.
   while (!snapshots_.empty()) {
     DYNEMB_RETURN_IF_ERROR(snapshots_.Next(true, &state, &call));
-    for (auto& one : tables_) one->Confirmed(call, one->confirmed_size());
+    for (auto& one : tables_) one->Confirmed(call, one->confirmed_size(), one->confirmed_erased());
   }
   ClearErrorKernel<<<1, 1, 0, static_cast<cudaStream_t>(exec.stream)>>>(group_);
   return failed;

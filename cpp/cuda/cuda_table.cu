@@ -49,6 +49,33 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Overflow marks outlive the keys they were set for. Both kernels together leave those
+// that a present key still needs.
+__global__ void __launch_bounds__(kThreads) ClearMarksKernel(IndexView view) {
+  const uint64_t bucket = uint64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (bucket < view.num_buckets) view.sectors[bucket].control &= uint8_t{0xFF ^ kOverflowMark};
+}
+
+// One warp a bucket, one lane a slot.
+__global__ void __launch_bounds__(kThreads) MarkKernel(IndexView view) {
+  const uint64_t bucket = (uint64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
+  if (bucket >= view.num_buckets || Lane() >= kSlotsPerBucket) return;
+  if (view.sectors[bucket].tags[Lane()] == 0) return;
+  const SlotRef at{BucketIndex{bucket}, Lane()};
+  const KeyHash hash = HashKey(view.EntryAt(at).key);
+  for (ProbePath path(hash, view.num_buckets); path.bucket() != at.bucket; path.Advance()) {
+    atomicOr(reinterpret_cast<unsigned*>(&view.Sector(path.bucket())) + 7,
+             unsigned{kOverflowMark} << 24);
+  }
+}
+
+constexpr size_t kSplitHeader = 256;  // the length of the list, then the list
+
+// Of kernels with a warp a bucket.
+unsigned BucketBlocks(uint64_t buckets) {
+  return static_cast<unsigned>((buckets * 32 + kThreads - 1) / kThreads);
+}
+
 cudaStream_t Stream(void* stream) { return static_cast<cudaStream_t>(stream); }
 
 }  // namespace
@@ -58,7 +85,6 @@ int64_t CudaTable::Capacity() const {
 }
 
 Status CudaTable::Grow(void* stream, const Room& room, TableView* view_on_device) {
-  const Bytes old_stamps = stamps_.committed();
   DYNEMB_RETURN_IF_ERROR(values_.Commit(room.row_capacity * layout_.StrideBytes()));
   DYNEMB_RETURN_IF_ERROR(stamps_.Commit(room.row_capacity * static_cast<Bytes>(sizeof(uint64_t))));
   DYNEMB_RETURN_IF_ERROR(
@@ -67,22 +93,32 @@ Status CudaTable::Grow(void* stream, const Room& room, TableView* view_on_device
                                          static_cast<Bytes>(sizeof(TagSector))));
   DYNEMB_RETURN_IF_ERROR(entries_.Commit(static_cast<Bytes>(room.num_buckets) * kSlotsPerBucket *
                                          static_cast<Bytes>(sizeof(Entry))));
-  if (stamps_.committed() > old_stamps) {
+  // The last thing that may be short. What is committed without being used does no harm.
+  void* scratch = nullptr;
+  const uint64_t buckets = view_.index.num_buckets;
+  if (buckets != 0 && room.num_buckets > buckets) {
     DYNEMB_CUDA_RETURN_IF_ERROR(
-        cudaMemsetAsync(stamps_.data() + old_stamps, 0,
-                        static_cast<size_t>(stamps_.committed() - old_stamps), Stream(stream)));
+        cudaMallocAsync(&scratch, SplitBytes(room.num_buckets / 2), Stream(stream)));
+  }
+
+  if (room.row_capacity > room_.row_capacity) {
+    DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(
+        stamps_.data() + room_.row_capacity * static_cast<Bytes>(sizeof(uint64_t)), 0,
+        static_cast<size_t>(room.row_capacity - room_.row_capacity) * sizeof(uint64_t),
+        Stream(stream)));
   }
   view_.index.sectors = reinterpret_cast<TagSector*>(sectors_.data());
   view_.index.entries = reinterpret_cast<Entry*>(entries_.data());
-  if (view_.index.num_buckets == 0) {
+  if (buckets == 0) {
     view_.index.num_buckets = room.num_buckets;
     DYNEMB_CUDA_RETURN_IF_ERROR(
         cudaMemsetAsync(sectors_.data(), 0, room.num_buckets * sizeof(TagSector), Stream(stream)));
   }
   while (view_.index.num_buckets < room.num_buckets) {
-    DYNEMB_RETURN_IF_ERROR(Split(stream));
+    DYNEMB_RETURN_IF_ERROR(Split(stream, scratch));
     ++growths_;
   }
+  if (scratch != nullptr) DYNEMB_CUDA_RETURN_IF_ERROR(cudaFreeAsync(scratch, Stream(stream)));
   view_.values = reinterpret_cast<float*>(values_.data());
   view_.stride_floats = layout_.StrideFloats();
   view_.stamps = reinterpret_cast<uint64_t*>(stamps_.data());
@@ -100,21 +136,32 @@ Status CudaTable::Grow(void* stream, const Room& room, TableView* view_on_device
       "cudaMemcpyAsync");
 }
 
-Status CudaTable::Split(void* stream) {
-  const uint64_t buckets = view_.index.num_buckets;
-  void* scratch = nullptr;
+size_t CudaTable::SplitBytes(uint64_t buckets) {
   // All keys of a bucket may have overflowed there.
-  const size_t list_bytes = buckets * kSlotsPerBucket * sizeof(Entry);
-  DYNEMB_CUDA_RETURN_IF_ERROR(cudaMallocAsync(&scratch, list_bytes + 256, Stream(stream)));
+  return kSplitHeader + buckets * kSlotsPerBucket * sizeof(Entry);
+}
+
+Status CudaTable::Split(void* stream, void* scratch) {
+  const uint64_t buckets = view_.index.num_buckets;
   uint32_t* count = static_cast<uint32_t*>(scratch);
-  Entry* list = reinterpret_cast<Entry*>(static_cast<std::byte*>(scratch) + 256);
+  Entry* list = reinterpret_cast<Entry*>(static_cast<std::byte*>(scratch) + kSplitHeader);
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(count, 0, sizeof *count, Stream(stream)));
-  const unsigned blocks = static_cast<unsigned>((buckets * 32 + kThreads - 1) / kThreads);
+  const unsigned blocks = BucketBlocks(buckets);
   SplitKernel<<<blocks, kThreads, 0, Stream(stream)>>>(view_.index, list, count);
   view_.index.num_buckets = 2 * buckets;
   PlaceKernel<<<std::min(blocks, 1024u), kThreads, 0, Stream(stream)>>>(view_.index, list, count);
-  DYNEMB_CUDA_RETURN_IF_ERROR(cudaGetLastError());
-  return CudaStatus(cudaFreeAsync(scratch, Stream(stream)), "cudaFreeAsync");
+  erased_when_tidy_ = erased_;
+  return CudaStatus(cudaGetLastError(), "split");
+}
+
+Status CudaTable::TidyIfWorn(void* stream) {
+  const int64_t slots = static_cast<int64_t>(view_.index.num_buckets) * kSlotsPerBucket;
+  if (erased_ - erased_when_tidy_ <= slots / 8) return Status();
+  erased_when_tidy_ = erased_;
+  const unsigned blocks = BucketBlocks(view_.index.num_buckets);
+  ClearMarksKernel<<<(blocks + 31) / 32, kThreads, 0, Stream(stream)>>>(view_.index);
+  MarkKernel<<<blocks, kThreads, 0, Stream(stream)>>>(view_.index);
+  return CudaStatus(cudaGetLastError(), "tidy");
 }
 
 }  // namespace dynemb

@@ -37,12 +37,14 @@ class CudaTable {
   // calls enqueued since.
   int64_t Bound() const { return confirmed_size_ + ids_in_flight_; }
   int64_t confirmed_size() const { return confirmed_size_; }
+  int64_t confirmed_erased() const { return erased_; }
   void Enqueued(int64_t call, int64_t ids) {
     in_flight_.push_back({call, ids});
     ids_in_flight_ += ids;
   }
-  void Confirmed(int64_t call, int64_t size) {
+  void Confirmed(int64_t call, int64_t size, int64_t erased) {
     confirmed_size_ = size;
+    erased_ = erased;
     while (!in_flight_.empty() && in_flight_.front().call <= call) {
       ids_in_flight_ -= in_flight_.front().ids;
       in_flight_.pop_front();
@@ -56,6 +58,9 @@ class CudaTable {
   const TableConfig& config() const { return config_; }
   const RowLayout& layout() const { return layout_; }
   const TableView& view() const { return view_; }
+
+  // Takes away overflow marks that no key needs any more, once many keys are erased.
+  Status TidyIfWorn(void* stream);
 
   // Calls that found the table short of room since it last got head-room.
   int tight_calls = 0;
@@ -73,7 +78,9 @@ class CudaTable {
     return std::min(1.0, bytes_per_row / static_cast<double>(layout_.StrideBytes()));
   }
 
-  Status Split(void* stream);
+  // Bytes of scratch to double an index of so many buckets.
+  static size_t SplitBytes(uint64_t buckets);
+  Status Split(void* stream, void* scratch);
 
   TableConfig config_;
   RowLayout layout_;
@@ -83,6 +90,8 @@ class CudaTable {
   Room room_{0, 0};
   int64_t growths_ = 0;
   int64_t confirmed_size_ = 0;
+  int64_t erased_ = 0;  // keys, ever, as confirmed
+  int64_t erased_when_tidy_ = 0;
   int64_t ids_in_flight_ = 0;
   std::deque<InFlight> in_flight_;
 };

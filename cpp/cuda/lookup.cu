@@ -228,15 +228,18 @@ Status CudaBackend::MakeRoom(const Executor& exec, const int32_t* token, DeviceL
   std::vector<size_t> tight;
   for (size_t t = 0; t < call->ids_of_table.size(); ++t) {
     call->tables.room[t] = call->ids_of_table[t];
+    DYNEMB_RETURN_IF_ERROR(table(call->tables.table[t]).TidyIfWorn(exec.stream));
     if (fits(t)) continue;
     // A table that is short of room again and again gets head-room.
     CudaTable& one = table(call->tables.table[t]);
     const int64_t head_room = kHeadRoomBatches * call->ids_of_table[t];
     if (one.confirmed_size() + head_room > one.Capacity() && one.tight_calls++ >= kTightCalls) {
       const RoomPlan plan = PlanRoom(one.config(), one.room(), one.confirmed_size(), head_room);
+      one.tight_calls = 0;
       if (plan.granted >= head_room) {
-        DYNEMB_RETURN_IF_ERROR(one.Grow(exec.stream, plan.room, views_ + call->tables.table[t]));
-        one.tight_calls = 0;
+        const Status grown = one.Grow(exec.stream, plan.room, views_ + call->tables.table[t]);
+        // Without memory for it the call goes on: it may need none.
+        if (!grown.ok() && grown.code() != StatusCode::kMemory) return grown;
       }
     }
     // The oldest calls say how much of their room they did not need. While others are

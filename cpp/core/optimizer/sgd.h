@@ -1,6 +1,7 @@
-// w -= lr g
+// w -= lr g, with both operations rounded: the same bits on CPU and GPU.
 #pragma once
 
+#include "core/exact_math.h"
 #include "core/optimizer/optimizer.h"
 
 namespace dynemb {
@@ -16,7 +17,7 @@ struct Sgd {
 
   DYNEMB_HD RowTerms Row(float*, const float*, int) const { return {}; }
   DYNEMB_HD void Column(RowTerms, float g, float& w, float&, float&) const {
-    w -= learning_rate * g;
+    w = Add(w, -Mul(learning_rate, g));
   }
 
   float learning_rate;
