@@ -122,7 +122,7 @@ Status CudaBackend::Assign(const Executor& exec, TokenPair token, const AssignBa
   call.replayable = false;
   DYNEMB_RETURN_IF_ERROR(PrepareLookup(exec, lookup, &call));
   DYNEMB_RETURN_IF_ERROR(MakeRoom(exec, token.in, &call));
-  DYNEMB_RETURN_IF_ERROR(Probe(exec, token.in, &call));
+  DYNEMB_RETURN_IF_ERROR(Probe(exec, token.in, false, &call));
   DYNEMB_RETURN_IF_ERROR(ElectAndInsert(exec, &call));
   LastKernel<<<Blocks(capacity), kThreads, 0, stream>>>(call.scratch, batch.keys.table, capacity,
                                                         plan.At<int32_t>(last));

@@ -59,7 +59,8 @@ class CudaBackend : public Backend {
 
   // The steps of a lookup; assign shares them.
   Status PrepareLookup(const Executor& exec, const LookupBatch& batch, DeviceLookup* call);
-  Status Probe(const Executor& exec, const int32_t* token, DeviceLookup* call);
+  // copies: the call has outputs.
+  Status Probe(const Executor& exec, const int32_t* token, bool copies, DeviceLookup* call);
   // Room for the call's new keys; fills CallTables::room.
   Status MakeRoom(const Executor& exec, const int32_t* token, DeviceLookup* call);
   Status CountNewKeys(const Executor& exec, const int32_t* token, DeviceLookup* call,

@@ -2,7 +2,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/cuda_backend.h"
-#include "cuda/gather_kernels.cuh"
+#include "cuda/find_kernels.cuh"
 #include "memory/cuda_check.h"
 
 namespace dynemb {
@@ -33,7 +33,12 @@ Status CudaBackend::Find(const Executor& exec, TokenPair token, const FindBatch&
                                                  input.padding,
                                                  input.combiner};
     }
-    LaunchGather(list, views_, FindRows{states_}, stream);
+    WithFeatures(list, false, [&](uint32_t blocks, const auto& some) {
+      FindKernel<<<blocks, kThreads, 0, stream>>>(some, views_, FindRows{states_});
+    });
+    WithFeatures(list, true, [&](uint32_t blocks, const auto& some) {
+      PoolKernel<<<blocks, kThreads, 0, stream>>>(some, views_, FindRows{states_});
+    });
   }
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaGetLastError());
   return PassToken(exec, token);

@@ -1,6 +1,5 @@
 // From row numbers to the rows that a call returns: copied, or pooled in bags. A
-// warp works on 32 ids at once (copy) or on one bag (pool); where the numbers come
-// from is a parameter.
+// warp works on 32 ids at once (copy) or on one bag (pool).
 #pragma once
 
 #include "core/pool.h"
@@ -15,12 +14,14 @@ __device__ Piece<VEC> MissingPiece(const TableView& table, Key key, int column) 
   Piece<VEC> piece = Piece<VEC>::Filled(table.missing_value);
   if (!table.missing_is_initial) return piece;
   const RowInitializer& init = table.initializer;
-  for (int i = 0; i < VEC; ++i) {
-    const PhiloxBlock random =
-        Philox4x32({{static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),
-                     static_cast<uint32_t>((column + i) / 4), 0u}},
-                   static_cast<uint32_t>(init.stream), static_cast<uint32_t>(init.stream >> 32));
-    piece.value[i] = InitialValue(init, random.word[(column + i) % 4]);
+  const PhiloxBlock random =
+      Philox4x32({{static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),
+                   static_cast<uint32_t>(column / 4), 0u}},
+                 static_cast<uint32_t>(init.stream), static_cast<uint32_t>(init.stream >> 32));
+#pragma unroll
+  for (int word = 0; word < 4; ++word) {
+    if (VEC == 4) piece.value[word % VEC] = InitialValue(init, random.word[word]);
+    if (VEC == 1 && column % 4 == word) piece.value[0] = InitialValue(init, random.word[word]);
   }
   return piece;
 }
@@ -40,90 +41,16 @@ struct IdCounts {
   }
 };
 
-// Row numbers of a training lookup; also writes the id's position among the
-// unique rows.
-struct TrainRows {
-  LookupScratch scratch;
-
-  __device__ bool Poisoned() const { return !Runs(*scratch.group); }
-  // What the id has before the insertions: loaded ahead of all decisions.
-  __device__ int64_t Peek(const FeatureParam& feature, int64_t i) const {
-    return scratch.rows[feature.first_id + i];
-  }
-  __device__ int64_t Resolve(const TableView&, const FeatureParam&, int64_t, int64_t peeked) const {
-    return ResolvedRow(scratch, peeked);
-  }
-  // The id's index, to be written once the rows are on their way.
-  __device__ int32_t Index(const TableView& table, int64_t row) const {
-    return row >= 0 ? static_cast<int32_t>(table.stamps[row] & 0xFFFFFFFFu)
-                    : static_cast<int32_t>(row);
-  }
-  __device__ void WriteIndex(const FeatureParam& feature, int64_t i, int32_t index) const {
-    feature.index_out[i] = index;
-  }
-  __device__ void Poison(const FeatureParam& feature, int64_t i) const {
-    feature.index_out[i] = kRefused;
-  }
-  __device__ void Count(const FeatureParam& feature, const IdCounts& counts) const {
-    if (counts.missing != 0 && Lane() == 0) {
-      atomicAdd(&scratch.counts[feature.call_table].refused,
-                static_cast<unsigned long long>(counts.missing));
-    }
-  }
-};
-
-// Row numbers of a find, straight from the index.
-struct FindRows {
-  TableState* states;
-
-  __device__ bool Poisoned() const { return false; }
-  __device__ int64_t Peek(const FeatureParam& feature, int64_t i) const {
-    return static_cast<int64_t>(LoadKeyOnDevice(feature, i));
-  }
-  __device__ int64_t Resolve(const TableView& table, const FeatureParam& feature, int64_t i,
-                             int64_t peeked) const {
-    if (!IsMeant(feature, i)) return kRowPadded;
-    const Key key = static_cast<Key>(peeked);
-    const int64_t row = FindRowOnDevice(table.index, HashKey(key), key);
-    return row >= 0 ? row : kRowRefused;
-  }
-  __device__ int32_t Index(const TableView&, int64_t) const { return 0; }
-  __device__ void WriteIndex(const FeatureParam&, int64_t, int32_t) const {}
-  __device__ void Poison(const FeatureParam&, int64_t) const {}
-  // Adds up per block, by its last warp: the counters are few and hot.
-  __device__ void Count(const FeatureParam& feature, const IdCounts& counts) const {
-    __shared__ unsigned sums[3], warps;
-    if (threadIdx.x < 3) sums[threadIdx.x] = 0;
-    if (threadIdx.x == 3) warps = 0;
-    __syncthreads();
-    if (Lane() != 0) return;
-    atomicAdd(&sums[0], counts.found);
-    atomicAdd(&sums[1], counts.padded);
-    atomicAdd(&sums[2], counts.missing);
-    __threadfence_block();
-    if (atomicAdd(&warps, 1u) + 1 != blockDim.x / 32) return;
-    __threadfence_block();
-    TableCounters& counters = states[feature.table].counters;
-    const auto add = [](int64_t& counter, unsigned* sum) {
-      const unsigned n = atomicAdd(sum, 0u);
-      if (n != 0) atomicAdd(reinterpret_cast<unsigned long long*>(&counter), n);
-    };
-    add(counters.found, &sums[0]);
-    add(counters.padded, &sums[1]);
-    add(counters.missing, &sums[2]);
-  }
-};
-
 // Rows in flight of a warp.
 inline constexpr int kGatherStages = 8;
 using GatherRing = Ring<kGatherStages, 1>;
 
-// Writes what ids [first, first + count) without a row look like.
+// Writes what ids without a row look like: of the 32 from `first` those of the lanes in
+// `absent`, one code a lane.
 template <int VEC>
 __device__ void WriteAbsent(const TableView& table, const FeatureParam& feature, int64_t first,
-                            int count, int64_t row) {
+                            unsigned absent, int64_t row) {
   const int dim = table.layout.dim;
-  unsigned absent = __ballot_sync(kFullWarp, row < 0 && Lane() < count);
   while (absent != 0) {
     const int source = __ffs(static_cast<int>(absent)) - 1;
     absent &= absent - 1;
@@ -138,11 +65,10 @@ __device__ void WriteAbsent(const TableView& table, const FeatureParam& feature,
   }
 }
 
-// Copies the rows of ids [first, first + count), one row number a lane; `lanes` share a
-// row, so narrow rows still fill the warp.
+// Copies the rows of 32 ids from `first`, one row number a lane; negative: none.
 template <int VEC>
 __device__ void CopyRows(const GatherRing& ring, const TableView& table,
-                         const FeatureParam& feature, int64_t first, int count, int64_t row) {
+                         const FeatureParam& feature, int64_t first, int64_t row) {
   const int dim = table.layout.dim;
   const Teams<VEC> teams(LanesOfRow(dim, 1));
   for (int start = 0; start < dim; start += teams.columns()) {
@@ -162,40 +88,28 @@ __device__ void CopyRows(const GatherRing& ring, const TableView& table,
       out += teams.count() * dim;
     }
   }
-  WriteAbsent<VEC>(table, feature, first, count, row);
 }
 
-// Where features are copied: kThreads ids a block.
-template <class List, class Rows>
-__global__ void __launch_bounds__(kThreads, 5)
-    CopyKernel(const __grid_constant__ List list, const TableView* views, Rows rows) {
-  __shared__ RingMemory<kThreads, kGatherStages, 1> memory;
-  const FeatureParam& feature = FeatureOfBlock(list);
-  const TableView& table = views[feature.table];
-  const int64_t first =
-      int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x / 32 * 32;
-  const int count = static_cast<int>(max(int64_t{0}, min(int64_t{32}, feature.num_ids - first)));
-  const int64_t i = first + Lane();
-  const int64_t peeked = Lane() < count ? rows.Peek(feature, i) : 0;
-  if (rows.Poisoned()) {
-    if (Lane() < count) rows.Poison(feature, i);
-    for (int64_t j = Lane(); j < int64_t{count} * table.layout.dim; j += 32) {
-      feature.rows_out[first * table.layout.dim + j] = __int_as_float(0x7FC00000);
-    }
-    return;
-  }
-  const int64_t row =
-      Lane() < count ? rows.Resolve(table, feature, i, peeked) : int64_t{kRowPadded};
-  const int32_t index = rows.Index(table, row);
-  IdCounts counts;
-  counts.Add(row, Lane() < count);
-  rows.Count(feature, counts);
+// CopyRows, then WriteAbsent.
+__device__ inline void WriteRows(const GatherRing& ring, const TableView& table,
+                                 const FeatureParam& feature, int64_t first, int64_t row,
+                                 unsigned absent) {
   if (table.layout.dim % 4 == 0) {
-    CopyRows<4>(memory.Mine(), table, feature, first, count, row);
+    CopyRows<4>(ring, table, feature, first, row);
+    WriteAbsent<4>(table, feature, first, absent, row);
   } else {
-    CopyRows<1>(memory.Mine(), table, feature, first, count, row);
+    CopyRows<1>(ring, table, feature, first, row);
+    WriteAbsent<1>(table, feature, first, absent, row);
   }
-  if (Lane() < count) rows.WriteIndex(feature, i, index);
+}
+
+// Outputs of a call that does not run.
+__device__ inline void PoisonRows(const TableView& table, const FeatureParam& feature,
+                                  int64_t first, int64_t count) {
+  const int64_t dim = table.layout.dim;
+  for (int64_t j = Lane(); j < count * dim; j += 32) {
+    feature.rows_out[first * dim + j] = __int_as_float(0x7FC00000);
+  }
 }
 
 // A bag's rows, summed by one warp. Its ids' counts are added up by all lanes alike.
@@ -216,8 +130,8 @@ __device__ void PoolBag(const GatherRing& ring, const Rows& rows, const TableVie
       int64_t row = kRowPadded;
       float weight = 0.0f;
       if (Lane() < length) {
-        row = rows.Resolve(table, feature, i, rows.Peek(feature, i));
-        if (start == 0) rows.WriteIndex(feature, i, rows.Index(table, row));
+        row = rows.Resolve(table, feature, i);
+        if (start == 0) rows.Number(table, feature, i, row);
         weight = feature.weights == nullptr ? 1.0f : feature.weights[i];
       }
       if (start == 0) counts->Add(row, Lane() < length);
@@ -273,9 +187,7 @@ __global__ void __launch_bounds__(kThreads, 4)
     for (int64_t j = Lane(); j < feature.bag_length; j += 32) {
       rows.Poison(feature, bag * feature.bag_length + j);
     }
-    for (int j = Lane(); j < table.layout.dim; j += 32) {
-      feature.rows_out[bag * table.layout.dim + j] = __int_as_float(0x7FC00000);
-    }
+    PoisonRows(table, feature, bag, 1);
     return;
   }
   IdCounts counts;
@@ -302,21 +214,13 @@ inline uint32_t LayOutGather(const FeatureList& all, bool pooled, FeatureList* s
   return blocks;
 }
 
-template <class Rows>
-void LaunchGather(const FeatureList& all, const TableView* views, const Rows& rows,
-                  cudaStream_t stream) {
-  for (const bool pooled : {false, true}) {
-    FeatureList list;
-    const uint32_t blocks = LayOutGather(all, pooled, &list);
-    if (blocks == 0) continue;
-    WithFew(list, CallTables{}, [&](const auto& some, const auto&) {
-      if (pooled) {
-        PoolKernel<<<blocks, kThreads, 0, stream>>>(some, views, rows);
-      } else {
-        CopyKernel<<<blocks, kThreads, 0, stream>>>(some, views, rows);
-      }
-    });
-  }
+// Calls launch(blocks, list) with the copied (or the pooled) features, if there are any.
+template <class Launch>
+void WithFeatures(const FeatureList& all, bool pooled, const Launch& launch) {
+  FeatureList list;
+  const uint32_t blocks = LayOutGather(all, pooled, &list);
+  if (blocks == 0) return;
+  WithFew(list, CallTables{}, [&](const auto& some, const auto&) { launch(blocks, some); });
 }
 
 }  // namespace dynemb

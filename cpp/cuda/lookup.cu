@@ -7,7 +7,6 @@
 
 #include "cuda/cuda_backend.h"
 #include "cuda/end_call.cuh"
-#include "cuda/gather_kernels.cuh"
 #include "cuda/lookup_kernels.cuh"
 #include "cuda/scratch.h"
 #include "memory/cuda_check.h"
@@ -148,7 +147,8 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
   return Status();
 }
 
-Status CudaBackend::Probe(const Executor& exec, const int32_t* token, DeviceLookup* call) {
+Status CudaBackend::Probe(const Executor& exec, const int32_t* token, bool copies,
+                          DeviceLookup* call) {
   const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
   call->scratch.epoch = NextEpoch(exec);
   if (call->num_ids == 0) {
@@ -158,11 +158,11 @@ Status CudaBackend::Probe(const Executor& exec, const int32_t* token, DeviceLook
   bool is_first = true;
   for (size_t l = 0; l < call->lists.size(); ++l) {
     if (call->blocks[l] == 0) continue;
-    WithFew(call->lists[l], call->tables,
-            [&]<class List, class Tables>(const List& list, const Tables& tables) {
-              ProbeKernel<List, Tables><<<call->blocks[l], kThreads, 0, stream>>>(
-                  list, tables, call->scratch, token, call->replayable, is_first);
-            });
+    const ProbeOptions options{call->replayable, is_first, copies};
+    WithFew(call->lists[l], call->tables, [&](const auto& list, const auto& tables) {
+      ProbeKernel<<<call->blocks[l], kThreads, 0, stream>>>(list, tables, call->scratch, token,
+                                                            options);
+    });
     is_first = false;
   }
   return CudaStatus(cudaGetLastError(), "lookup");
@@ -205,7 +205,7 @@ void CudaBackend::AllowCooperativeLaunch(bool allowed) { cooperative_allowed = a
 Status CudaBackend::CountNewKeys(const Executor& exec, const int32_t* token, DeviceLookup* call,
                                  std::vector<int64_t>* new_keys) {
   const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
-  DYNEMB_RETURN_IF_ERROR(Probe(exec, token, call));
+  DYNEMB_RETURN_IF_ERROR(Probe(exec, token, false, call));
   const unsigned blocks = std::max(1u, MissBlocks(*call));
   ElectKernel<<<blocks, kThreads, 0, stream>>>(call->scratch);
   CountElectedKernel<<<blocks, kThreads, 0, stream>>>(call->scratch);
@@ -283,10 +283,15 @@ Status CudaBackend::Lookup(const Executor& exec, TokenPair token, const LookupBa
   DeviceLookup call;
   DYNEMB_RETURN_IF_ERROR(PrepareLookup(exec, batch, &call));
   DYNEMB_RETURN_IF_ERROR(MakeRoom(exec, token.in, &call));
-  DYNEMB_RETURN_IF_ERROR(Probe(exec, token.in, &call));
+  DYNEMB_RETURN_IF_ERROR(Probe(exec, token.in, true, &call));
   DYNEMB_RETURN_IF_ERROR(ElectAndInsert(exec, &call));
   for (const FeatureList& list : call.lists) {
-    LaunchGather(list, views_, TrainRows{call.scratch}, stream);
+    WithFeatures(list, false, [&](uint32_t blocks, const auto& some) {
+      NumberKernel<<<blocks, kThreads, 0, stream>>>(some, TrainRows{call.scratch});
+    });
+    WithFeatures(list, true, [&](uint32_t blocks, const auto& some) {
+      PoolKernel<<<blocks, kThreads, 0, stream>>>(some, views_, TrainRows{call.scratch});
+    });
   }
   SnapshotTarget snapshot;
   DYNEMB_RETURN_IF_ERROR(snapshots_.Reserve(stream, &snapshot));

@@ -1,12 +1,12 @@
-// Find or insert, in the order of the launches: probe and claim; make absent keys
-// unique; insert them; number and gather. A claim is a stamp of this call's epoch:
+// Find or insert, in the order of the launches: probe, claim and copy; make absent keys
+// unique; insert them; number. A claim is a stamp of this call's epoch:
 // whoever sets it first gives the row its number among the call's unique rows.
 #pragma once  // included by lookup.cu alone
 
 #include <cooperative_groups.h>
 
 #include "cuda/call_state.cuh"
-#include "cuda/pieces.cuh"
+#include "cuda/gather_kernels.cuh"
 
 namespace dynemb {
 
@@ -37,30 +37,39 @@ __global__ void StartEmptyLookupKernel(GroupState* group, const int32_t* token, 
   StartLookup(group, *token, replayable, true);
 }
 
-// What a block of the probe adds up before it touches what all blocks share.
-struct BlockProbe {
-  uint32_t uniques, misses, padded;
-  uint32_t first_unique, first_miss;
-  unsigned long long checksum;
+// What a probe is to do beside finding rows and claiming them.
+struct ProbeOptions {
+  bool replayable;  // the last lookup may be repeated
+  bool is_first;    // of the launches of the call
+  bool copies;      // rows that are found go out at once
 };
 
-// Positions for the lanes that want one, from a counter of the block.
-__device__ inline uint32_t WarpAllocate(bool wanted, uint32_t* counter) {
-  const unsigned mask = __ballot_sync(kFullWarp, wanted);
-  uint32_t position = 0;
-  if (mask != 0) {
-    const int leader = __ffs(static_cast<int>(mask)) - 1;
-    if (Lane() == leader) position = atomicAdd(counter, static_cast<uint32_t>(__popc(mask)));
-    position = __shfl_sync(kFullWarp, position, leader);
-  }
-  return position + static_cast<uint32_t>(__popc(mask & ((1u << Lane()) - 1)));
-}
+// Positions for the lanes that want one, from a counter of all blocks. Needed late, so
+// nobody waits for the atomic.
+struct WarpPlaces {
+  unsigned wanted;
+  uint32_t first;
 
-// One thread an id.
+  template <class Counter>
+  __device__ WarpPlaces(bool wants, Counter* counter) : wanted(__ballot_sync(kFullWarp, wants)) {
+    first = 0;
+    if (wanted != 0 && Lane() == 0) {
+      first = static_cast<uint32_t>(atomicAdd(counter, static_cast<Counter>(__popc(wanted))));
+    }
+  }
+  __device__ uint32_t Mine() const {
+    return __shfl_sync(kFullWarp, first, 0) +
+           static_cast<uint32_t>(__popc(wanted & ((1u << Lane()) - 1)));
+  }
+};
+
+// One thread an id: finds its row, claims it, and copies it where it is copied. What
+// depends on absent keys follows in later kernels.
 template <class List, class Tables>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 5)
     ProbeKernel(const __grid_constant__ List list, const __grid_constant__ Tables tables,
-                LookupScratch scratch, const int32_t* token, bool replayable, bool is_first) {
+                LookupScratch scratch, const int32_t* token, ProbeOptions options) {
+  __shared__ RingMemory<kThreads, kGatherStages, 1> memory;
   const FeatureParam& feature = FeatureOfBlock(list);
   const TableView& table = scratch.tables[feature.table];
   CallCounts& counts = scratch.counts[feature.call_table];
@@ -69,16 +78,13 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t id = feature.first_id + i;
   const Key key = in_range ? LoadKeyOnDevice(feature, i) : 0;
 
-  // One read for the block: all of its threads go the same way.
-  __shared__ bool run;
-  __shared__ BlockProbe block;
-  if (threadIdx.x == 0) {
-    block = {};
-    run = StartLookup(scratch.group, *token, replayable, blockIdx.x == 0).run;
+  bool run = false;
+  if (Lane() == 0) {
+    const bool writes = blockIdx.x == 0 && threadIdx.x == 0;
+    run = StartLookup(scratch.group, *token, options.replayable, writes).run;
   }
-  __syncthreads();
-  if (!run) return;
-  if (is_first) {
+  if (!__shfl_sync(kFullWarp, run, 0)) return;
+  if (options.is_first) {
     for (uint32_t slot = blockIdx.x * kThreads + threadIdx.x; slot <= scratch.miss_mask;
          slot += gridDim.x * kThreads) {
       scratch.miss_slots[slot] = 0;
@@ -119,36 +125,32 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   const bool missed = row == kRowWaits;
-  uint32_t unique = WarpAllocate(first, &block.uniques);
-  uint32_t miss = WarpAllocate(missed, &block.misses);
+  const unsigned padded = __ballot_sync(kFullWarp, in_range && row == kRowPadded);
+  const WarpPlaces uniques(first, &counts.unique);
+  const WarpPlaces misses(missed, scratch.miss_count);
   const unsigned long long warp_check = WarpSum(static_cast<unsigned long long>(check));
-  const unsigned padded =
-      static_cast<unsigned>(__popc(__ballot_sync(kFullWarp, in_range && row == kRowPadded)));
   if (Lane() == 0) {
-    atomicAdd(&block.checksum, warp_check);
-    if (padded != 0) atomicAdd(&block.padded, padded);
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    // One atomic a block: a few words for a million ids.
-    if (block.uniques != 0) {
-      block.first_unique =
-          static_cast<uint32_t>(atomicAdd(&counts.unique, static_cast<int32_t>(block.uniques)));
+    atomicAdd(reinterpret_cast<unsigned long long*>(&scratch.group->ids_checksum), warp_check);
+    if (padded != 0) {
+      atomicAdd(&counts.padded, static_cast<unsigned long long>(__popc(padded)));
     }
-    if (block.misses != 0) block.first_miss = atomicAdd(scratch.miss_count, block.misses);
-    if (block.padded != 0) atomicAdd(&counts.padded, static_cast<unsigned long long>(block.padded));
-    atomicAdd(reinterpret_cast<unsigned long long*>(&scratch.group->ids_checksum), block.checksum);
   }
-  __syncthreads();
+
+  const bool copied = options.copies && feature.combiner == Combiner::kNone;
+  if (copied) WriteRows(memory.Mine(), table, feature, i - Lane(), row, padded);
+
+  const uint32_t unique = uniques.Mine(), miss = misses.Mine();
   if (first) {
-    unique += block.first_unique;
     tables.unique_rows[feature.call_table][unique] = row;
     *stamp = static_cast<uint64_t>(scratch.epoch) << 32 | unique;
   }
   if (missed) {
-    miss += block.first_miss;
-    scratch.misses[miss] = {key, static_cast<uint32_t>(id), feature.table, feature.call_table,
-                            static_cast<int32_t>(miss)};
+    scratch.misses[miss] = {key,
+                            static_cast<uint32_t>(id),
+                            feature.table,
+                            feature.call_table,
+                            static_cast<int32_t>(miss),
+                            copied ? feature.rows_out + i * table.layout.dim : nullptr};
     row = kRowWaits - int64_t{miss};
   }
   if (in_range) scratch.rows[id] = row;
@@ -171,9 +173,23 @@ __device__ inline void Elect(const LookupScratch& scratch, uint32_t count) {
   }
 }
 
-// Writes new rows of one table: those of the lanes in `rows`. Teams of lanes take a
-// row each.
-__device__ inline void InitRowsByWarp(const TableView& table, unsigned rows, Key key, int64_t row) {
+// Columns [column, column + 4) of a row of the output, which is not padded.
+__device__ inline void StoreColumns(const float4& four, int column, int dim, float* row) {
+  if (dim % 4 == 0) {
+    __stcs(reinterpret_cast<float4*>(row + column), four);
+    return;
+  }
+  const float values[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    if (column + c < dim) row[column + c] = values[c];
+  }
+}
+
+// Writes new rows of one table, those of the lanes in `rows`, and hands them out. Teams
+// of lanes take a row each.
+__device__ inline void InitRowsByWarp(const TableView& table, unsigned rows, const Miss& miss,
+                                      int64_t row) {
   const RowInitializer& init = table.initializer;
   const int64_t state = table.layout.VectorOffset(0), scalars = table.layout.ScalarOffset();
   const Teams<4> teams(LanesOfRow(static_cast<int>(state), 1));
@@ -182,7 +198,9 @@ __device__ inline void InitRowsByWarp(const TableView& table, unsigned rows, Key
   for (int skipped = 0; skipped < teams.team; ++skipped) mine &= mine - 1;
   while (__any_sync(kFullWarp, mine != 0)) {
     const int source = mine == 0 ? 0 : __ffs(static_cast<int>(mine)) - 1;
-    const Key of = __shfl_sync(kFullWarp, key, source);
+    const Key of = __shfl_sync(kFullWarp, miss.key, source);
+    float* out = reinterpret_cast<float*>(
+        __shfl_sync(kFullWarp, reinterpret_cast<unsigned long long>(miss.row_out), source));
     float* values = table.Row(__shfl_sync(kFullWarp, row, source));
     if (mine != 0) {
       // Rows are padded to 16 bytes, so the last block may be written whole.
@@ -198,6 +216,7 @@ __device__ inline void InitRowsByWarp(const TableView& table, unsigned rows, Key
                           InitialValue(init, random.word[2]), InitialValue(init, random.word[3]));
         }
         *reinterpret_cast<float4*>(values + column) = four;
+        if (out != nullptr) StoreColumns(four, static_cast<int>(column), table.layout.dim, out);
       }
       for (int64_t i = state + teams.member; i < table.stride_floats; i += teams.lanes) {
         values[i] = i < scalars ? table.initial_state : table.initial_scalar;
@@ -253,7 +272,7 @@ __device__ void InsertElected(const Tables& tables, const LookupScratch& scratch
     while (fresh != 0) {
       const int32_t table = __shfl_sync(kFullWarp, miss.table, __ffs(static_cast<int>(fresh)) - 1);
       const unsigned same = __ballot_sync(kFullWarp, fits && miss.table == table);
-      InitRowsByWarp(scratch.tables[table], same, miss.key, row);
+      InitRowsByWarp(scratch.tables[table], same, miss, row);
       fresh &= ~same;
     }
   }
@@ -285,6 +304,67 @@ __global__ void __launch_bounds__(kThreads, kMissBlocksPerSm)
   Elect(scratch, count);
   cooperative_groups::this_grid().sync();
   InsertElected(tables, scratch, count);
+}
+
+// Row numbers of a training lookup, once absent keys are rows; also writes the id's
+// position among the unique rows.
+struct TrainRows {
+  LookupScratch scratch;
+
+  __device__ bool Poisoned() const { return !Runs(*scratch.group); }
+  __device__ int64_t Resolve(const TableView&, const FeatureParam& feature, int64_t i) const {
+    return ResolvedRow(scratch, scratch.rows[feature.first_id + i]);
+  }
+  __device__ void Number(const TableView& table, const FeatureParam& feature, int64_t i,
+                         int64_t row) const {
+    feature.index_out[i] = row >= 0 ? static_cast<int32_t>(table.stamps[row] & 0xFFFFFFFFu)
+                                    : static_cast<int32_t>(row);
+  }
+  __device__ void Poison(const FeatureParam& feature, int64_t i) const {
+    feature.index_out[i] = kRefused;
+  }
+  __device__ void Count(const FeatureParam& feature, const IdCounts& counts) const {
+    if (counts.missing != 0 && Lane() == 0) {
+      atomicAdd(&scratch.counts[feature.call_table].refused,
+                static_cast<unsigned long long>(counts.missing));
+    }
+  }
+};
+
+// Numbers the ids of copied features, and copies what the probe could not: rows of
+// keys that were absent more than once, and ids that got no row.
+template <class List>
+__global__ void __launch_bounds__(kThreads)
+    NumberKernel(const __grid_constant__ List list, TrainRows rows) {
+  const LookupScratch& scratch = rows.scratch;
+  const FeatureParam& feature = FeatureOfBlock(list);
+  const TableView& table = scratch.tables[feature.table];
+  const int64_t first =
+      int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x / 32 * 32;
+  const int64_t i = first + Lane();
+  const bool is_id = i < feature.num_ids;
+  const int64_t probed = is_id ? scratch.rows[feature.first_id + i] : int64_t{kRowPadded};
+  if (rows.Poisoned()) {
+    if (is_id) rows.Poison(feature, i);
+    PoisonRows(table, feature, first, max(int64_t{0}, min(int64_t{32}, feature.num_ids - first)));
+    return;
+  }
+  const int64_t row = ResolvedRow(scratch, probed);
+  if (is_id) rows.Number(table, feature, i, row);
+  const unsigned refused = __ballot_sync(kFullWarp, row == kRowRefused);
+  IdCounts counts;
+  counts.missing = static_cast<unsigned>(__popc(refused));
+  rows.Count(feature, counts);
+  if (refused != 0) WriteAbsent<1>(table, feature, first, refused, row);
+  unsigned late = __ballot_sync(kFullWarp, probed <= kRowWaits && row >= 0);
+  const int dim = table.layout.dim;
+  while (late != 0) {
+    const int source = __ffs(static_cast<int>(late)) - 1;
+    late &= late - 1;
+    const float* from = table.Row(__shfl_sync(kFullWarp, row, source));
+    float* to = feature.rows_out + (first + source) * dim;
+    for (int column = Lane(); column < dim; column += 32) to[column] = from[column];
+  }
 }
 
 }  // namespace dynemb

@@ -90,6 +90,7 @@ struct Miss {
   int32_t table;
   int32_t call_table;
   int32_t winner;  // the miss of the same key that inserts it
+  float* row_out;  // where its row goes, if it is copied
 };
 
 // What the row array holds beside row numbers; kRowWaits - m: see miss m.

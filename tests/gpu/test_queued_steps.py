@@ -147,18 +147,27 @@ def test_a_step_with_an_old_state_ends_a_queue_where_it_stands(closing):
     steps = list(batches(32, 96, 60))
     run(step, judged, steps[:20])
 
+    grads = random_grads((128, DIM))
+
     def go_on():
         emb = judged.emb
-        step(old, dj.keys(steps[20]), random_grads((128, DIM)))
+        wrong = step(old, dj.keys(steps[20]), grads)
         for ids in steps[20:40]:
-            emb = step(emb, dj.keys(ids), random_grads((128, DIM)))
+            emb = step(emb, dj.keys(ids), grads)
         dj.stats(emb)
+        # Where the host learns of it before it enqueues more, the error is this step's alone.
+        jax.block_until_ready(wrong.token)
 
     with pytest.raises(dj.errors.StaleStateError, match="not the current"), dj.errors.typed():
         go_on()
     judged.emb = dj.resync(judged.emb)
 
-    # What came before it is done, it and what came after it is not.
+    # It did nothing, and the others are done up to some point, or not at all.
+    done = judged.stats().lookups
+    assert 20 <= done <= 40
+    for ids in steps[20:done]:
+        judged.oracle.lookup(ids)
+        judged.oracle.apply(ids, grads)
     judged.check()
     run(step, judged, steps[40:], seed=40)
     judged.check()
