@@ -149,20 +149,24 @@ __device__ inline bool IsMeant(const FeatureParam& feature, int64_t id) {
   return true;
 }
 
-// Feature of this block: features own consecutive blocks.
+// Feature of a block: features own consecutive blocks.
 // list.features: of a lookup, or gradients of an update.
 template <class List>
-__device__ const auto& FeatureOfBlock(const List& list) {
+__device__ const auto& FeatureOfBlock(const List& list, uint32_t block) {
   int low = 0, high = list.count - 1;
   while (low < high) {
     const int middle = (low + high + 1) / 2;
-    if (list.features[middle].first_block <= blockIdx.x) {
+    if (list.features[middle].first_block <= block) {
       low = middle;
     } else {
       high = middle - 1;
     }
   }
   return list.features[low];
+}
+template <class List>
+__device__ const auto& FeatureOfBlock(const List& list) {
+  return FeatureOfBlock(list, blockIdx.x);
 }
 
 // Sum over the warp, in all lanes.
@@ -172,6 +176,15 @@ __device__ T WarpSum(T value) {
     value += __shfl_xor_sync(kFullWarp, value, offset);
   }
   return value;
+}
+
+// Positions for the lanes that want one, from a counter of the block.
+__device__ inline uint32_t WarpAllocate(bool wanted, uint32_t* counter) {
+  const unsigned mask = __ballot_sync(kFullWarp, wanted);
+  uint32_t position = 0;
+  if (mask != 0 && Lane() == 0) position = atomicAdd(counter, static_cast<uint32_t>(__popc(mask)));
+  return __shfl_sync(kFullWarp, position, 0) +
+         static_cast<uint32_t>(__popc(mask & ((1u << Lane()) - 1)));
 }
 
 }  // namespace dynemb

@@ -63,8 +63,8 @@ struct GroupState {
 
 // What one call does to one table, gathered by its kernels; zero between calls.
 struct CallCounts {
-  int32_t unique;    // distinct rows numbered so far
-  int32_t new_rows;  // rows asked for so far
+  int32_t unique;    // distinct rows claimed by the probe
+  int32_t new_rows;  // rows asked for
   unsigned long long padded, found, missing, refused;
 };
 

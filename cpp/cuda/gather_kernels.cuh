@@ -220,7 +220,7 @@ void WithFeatures(const FeatureList& all, bool pooled, const Launch& launch) {
   FeatureList list;
   const uint32_t blocks = LayOutGather(all, pooled, &list);
   if (blocks == 0) return;
-  WithFew(list, CallTables{}, [&](const auto& some, const auto&) { launch(blocks, some); });
+  WithFewFeatures(list, [&](const auto& some) { launch(blocks, some); });
 }
 
 }  // namespace dynemb

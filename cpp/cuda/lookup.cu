@@ -7,6 +7,7 @@
 
 #include "cuda/cuda_backend.h"
 #include "cuda/end_call.cuh"
+#include "cuda/insert_kernels.cuh"
 #include "cuda/lookup_kernels.cuh"
 #include "cuda/scratch.h"
 #include "memory/cuda_check.h"
@@ -32,10 +33,11 @@ std::atomic<bool> cooperative_allowed{true};
 
 __global__ void __launch_bounds__(kThreads) CountElectedKernel(LookupScratch scratch) {
   const uint32_t count = *scratch.miss_count;
-  for (uint32_t m = blockIdx.x * kThreads + threadIdx.x; m < count; m += gridDim.x * kThreads) {
-    if (scratch.misses[m].winner == static_cast<int32_t>(m)) {
-      atomicAdd(&scratch.counts[scratch.misses[m].call_table].new_rows, 1);
-    }
+  for (uint32_t base = blockIdx.x * kThreads; base < count; base += gridDim.x * kThreads) {
+    const uint32_t m = base + threadIdx.x;
+    const bool elected = m < count && scratch.misses[m].winner == static_cast<int32_t>(m);
+    BlockTakeOfTable(elected, m < count ? scratch.misses[m].call_table : 0,
+                     scratch.misses[base].call_table, scratch.counts);
   }
 }
 
@@ -49,7 +51,8 @@ __global__ void __launch_bounds__(kEndThreads)
   for (int t = static_cast<int>(threadIdx.x); t < tables.count; t += kEndThreads) {
     const CallCounts counts = scratch.counts[t];
     scratch.counts[t] = CallCounts{};
-    header[kHeaderCounts + t] = runs ? counts.unique : 0;
+    const int64_t inserted = min(int64_t{counts.new_rows}, tables.room[t]);
+    header[kHeaderCounts + t] = runs ? counts.unique + static_cast<int32_t>(inserted) : 0;
     if (!books) continue;
     TableState& state = scratch.states[tables.table[t]];
     const int64_t added = BookNewRows(state, counts.new_rows, tables.room[t]);
@@ -177,7 +180,7 @@ Status CudaBackend::ElectAndInsert(const Executor& exec, DeviceLookup* call) {
   const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
   const unsigned blocks = MissBlocks(*call);
   cudaError_t launched = cudaSuccess;
-  WithFew(FeatureList{}, call->tables, [&](const auto&, const auto& tables) {
+  WithFewTables(call->tables, [&](const auto& tables) {
     if (cooperative_ && cooperative_allowed.load(std::memory_order_relaxed)) {
       cudaLaunchAttribute together{};
       together.id = cudaLaunchAttributeCooperative;
@@ -295,7 +298,7 @@ Status CudaBackend::Lookup(const Executor& exec, TokenPair token, const LookupBa
   }
   SnapshotTarget snapshot;
   DYNEMB_RETURN_IF_ERROR(snapshots_.Reserve(stream, &snapshot));
-  WithFew(FeatureList{}, call.tables, [&]<class Tables>(const auto&, const Tables& tables) {
+  WithFewTables(call.tables, [&]<class Tables>(const Tables& tables) {
     EndLookupKernel<Tables>
         <<<1, kEndThreads, 0, stream>>>(tables, call.scratch, token.out, batch.header, snapshot);
   });

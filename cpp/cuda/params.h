@@ -73,6 +73,24 @@ CallTablesOf<N> Few(const CallTables& tables) {
   return few;
 }
 
+// Calls body(list), or body(tables), in the smallest size that holds it.
+template <class Body>
+void WithFewFeatures(const FeatureList& list, Body&& body) {
+  if (list.count <= kFewFeatures) {
+    body(Few<kFewFeatures>(list));
+  } else {
+    body(list);
+  }
+}
+template <class Body>
+void WithFewTables(const CallTables& tables, Body&& body) {
+  if (tables.count <= kFewTables) {
+    body(Few<kFewTables>(tables));
+  } else {
+    body(tables);
+  }
+}
+
 // Calls body(list, tables) with both in the smallest size that holds them.
 template <class Body>
 void WithFew(const FeatureList& list, const CallTables& tables, Body&& body) {

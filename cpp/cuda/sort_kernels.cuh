@@ -2,6 +2,8 @@
 // (in update.cu); permute.
 #pragma once  // included by update.cu alone
 
+#include <cub/block/block_scan.cuh>
+
 #include "core/optimizer/dispatch.h"
 #include "cuda/gather_kernels.cuh"
 
@@ -198,34 +200,46 @@ inline constexpr uint32_t kBlockSlotBits = 12;
 inline constexpr uint32_t kBlockSlots = 1u << kBlockSlotBits;
 static_assert(kBlockSlots == 2 * kIdsPerBlock);
 
-// Of the ids of a thread, all loads at once.
-__device__ inline void LoadUniques(const GradientParam& feature, int64_t first,
-                                   int64_t (&uniques)[kIdsPerThread]) {
+// One block's ids of a feature.
+struct SortBlock {
+  const GradientParam& feature;
+  int64_t first;  // of this thread
+
+  template <class List>
+  __device__ SortBlock(const List& list, uint32_t block)
+      : feature(FeatureOfBlock(list, block)),
+        first(int64_t{block - feature.first_block} * kIdsPerBlock + threadIdx.x) {}
+
+  // Of the ids of a thread, all loads at once.
+  __device__ void LoadUniques(int64_t (&uniques)[kIdsPerThread]) const {
 #pragma unroll
-  for (int k = 0; k < kIdsPerThread; ++k) {
-    const int64_t i = first + k * kSortThreads;
-    uniques[k] = i < feature.num_ids ? UniqueOf(feature, i) : -1;
+    for (int k = 0; k < kIdsPerThread; ++k) {
+      const int64_t i = first + k * kSortThreads;
+      uniques[k] = i < feature.num_ids ? UniqueOf(feature, i) : -1;
+    }
   }
-}
+  __device__ uint32_t Id(int k) const {
+    return static_cast<uint32_t>(feature.first_id + first + k * kSortThreads);
+  }
+};
+
+struct RankMemory {
+  int32_t slot_row[kBlockSlots];  // -1: empty
+  uint32_t slot_count[kBlockSlots];
+};
 
 // How many ids has each row, and which of them is this one. A block first counts its
 // own ids in shared memory: a row that is a twentieth of the batch would otherwise
 // have tens of thousands of warps queue for its counter.
-template <class List>
-__global__ void __launch_bounds__(kSortThreads)
-    RankKernel(const __grid_constant__ List list, UpdateScratch scratch) {
-  if (scratch.group->run == 0) return;
-  __shared__ int32_t slot_row[kBlockSlots];  // -1: empty
-  __shared__ uint32_t slot_count[kBlockSlots];
+__device__ inline void RankBlock(const SortBlock& block, const UpdateScratch& scratch,
+                                 RankMemory* memory) {
   for (uint32_t s = threadIdx.x; s < kBlockSlots; s += kSortThreads) {
-    slot_row[s] = -1;
-    slot_count[s] = 0;
+    memory->slot_row[s] = -1;
+    memory->slot_count[s] = 0;
   }
   __syncthreads();
-  const GradientParam& feature = FeatureOfBlock(list);
-  const int64_t first = int64_t{blockIdx.x - feature.first_block} * kIdsPerBlock + threadIdx.x;
   int64_t uniques[kIdsPerThread];
-  LoadUniques(feature, first, uniques);
+  block.LoadUniques(uniques);
   uint32_t slots[kIdsPerThread];  // kBlockSlots: no row
   uint32_t ranks[kIdsPerThread];
 #pragma unroll
@@ -236,47 +250,85 @@ __global__ void __launch_bounds__(kSortThreads)
     const int32_t row = static_cast<int32_t>(uniques[k]);
     uint32_t slot = static_cast<uint32_t>(row) * 0x9E3779B1u >> (32 - kBlockSlotBits);
     for (;; slot = (slot + 1) & (kBlockSlots - 1)) {
-      const int32_t other = atomicCAS(&slot_row[slot], -1, row);
+      const int32_t other = atomicCAS(&memory->slot_row[slot], -1, row);
       if (other == -1 || other == row) break;
     }
     slots[k] = slot;
-    ranks[k] = atomicAdd(&slot_count[slot], 1u);
+    ranks[k] = atomicAdd(&memory->slot_count[slot], 1u);
   }
   __syncthreads();
   for (uint32_t s = threadIdx.x; s < kBlockSlots; s += kSortThreads) {
-    if (slot_count[s] != 0) {
-      slot_count[s] = atomicAdd(&scratch.counts[slot_row[s]], slot_count[s]);
-    }
+    uint32_t& count = memory->slot_count[s];
+    if (count != 0) count = atomicAdd(&scratch.counts[memory->slot_row[s]], count);
   }
   __syncthreads();
 #pragma unroll
   for (int k = 0; k < kIdsPerThread; ++k) {
-    if (slots[k] == kBlockSlots) continue;
-    scratch.ranks[feature.first_id + first + k * kSortThreads] = slot_count[slots[k]] + ranks[k];
+    if (slots[k] != kBlockSlots) {
+      scratch.ranks[block.Id(k)] = memory->slot_count[slots[k]] + ranks[k];
+    }
   }
+}
+
+__device__ inline void PermuteBlock(const SortBlock& block, const UpdateScratch& scratch) {
+  int64_t uniques[kIdsPerThread];
+  block.LoadUniques(uniques);
+  uint32_t at[kIdsPerThread];
+#pragma unroll
+  for (int k = 0; k < kIdsPerThread; ++k) {
+    if (uniques[k] >= 0) at[k] = scratch.ranks[block.Id(k)] + scratch.offsets[uniques[k]];
+  }
+#pragma unroll
+  for (int k = 0; k < kIdsPerThread; ++k) {
+    if (uniques[k] >= 0) scratch.sorted[at[k]] = block.Id(k);
+  }
+}
+
+template <class List>
+__global__ void __launch_bounds__(kSortThreads)
+    RankKernel(const __grid_constant__ List list, UpdateScratch scratch) {
+  if (scratch.group->run == 0) return;
+  __shared__ RankMemory memory;
+  RankBlock(SortBlock(list, blockIdx.x), scratch, &memory);
 }
 
 template <class List>
 __global__ void __launch_bounds__(kSortThreads)
     PermuteKernel(const __grid_constant__ List list, UpdateScratch scratch) {
   if (scratch.group->run == 0) return;
-  const GradientParam& feature = FeatureOfBlock(list);
-  const int64_t first = int64_t{blockIdx.x - feature.first_block} * kIdsPerBlock + threadIdx.x;
-  int64_t uniques[kIdsPerThread];
-  LoadUniques(feature, first, uniques);
-  const uint32_t first_id = static_cast<uint32_t>(feature.first_id + first);
-  uint32_t at[kIdsPerThread];
-#pragma unroll
-  for (int k = 0; k < kIdsPerThread; ++k) {
-    if (uniques[k] < 0) continue;
-    at[k] = scratch.ranks[first_id + static_cast<uint32_t>(k * kSortThreads)] +
-            scratch.offsets[uniques[k]];
+  PermuteBlock(SortBlock(list, blockIdx.x), scratch);
+}
+
+// A small update costs launches, not work: one block does the whole sort.
+inline constexpr uint32_t kSmallBlocks = 8;
+inline constexpr int64_t kSmallUniques = 4096;
+
+template <class List>
+__global__ void __launch_bounds__(kSortThreads)
+    SmallSortKernel(const __grid_constant__ List list, UpdateScratch scratch, uint32_t blocks) {
+  if (scratch.group->run == 0) return;
+  using Scan = cub::BlockScan<uint32_t, kSortThreads>;
+  union Memory {
+    RankMemory rank;
+    typename Scan::TempStorage scan;
+  };
+  __shared__ Memory memory;
+  for (uint32_t b = 0; b < blocks; ++b) {
+    RankBlock(SortBlock(list, b), scratch, &memory.rank);
+    __syncthreads();
   }
-#pragma unroll
-  for (int k = 0; k < kIdsPerThread; ++k) {
-    if (uniques[k] < 0) continue;
-    scratch.sorted[at[k]] = first_id + static_cast<uint32_t>(k * kSortThreads);
+  constexpr int kEach = kSmallUniques / kSortThreads + 1;
+  uint32_t counts[kEach];
+  const int64_t begin = int64_t{threadIdx.x} * kEach;
+  for (int i = 0; i < kEach; ++i) {
+    counts[i] = begin + i <= scratch.num_uniques ? __ldcg(&scratch.counts[begin + i]) : 0;
   }
+  Scan(memory.scan).ExclusiveSum(counts, counts);
+  for (int i = 0; i < kEach; ++i) {
+    if (begin + i <= scratch.num_uniques) scratch.offsets[begin + i] = counts[i];
+  }
+  __syncthreads();
+  for (uint32_t b = 0; b < blocks; ++b) PermuteBlock(SortBlock(list, b), scratch);
 }
 
 }  // namespace dynemb

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <array>
 #include <cub/device/device_scan.cuh>
 #include <vector>
 
@@ -127,6 +128,7 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
   std::vector<int64_t> first_unique(tables_.size(), -1);
   std::vector<int> list_count(tables_.size(), 0);
   std::vector<TableIds> ids_of_part;
+  std::array<bool, kOptimizerKinds> used{};
   for (int t = 0; t < static_cast<int>(tables_.size()); ++t) {
     int64_t capacity = 0;
     const size_t at = static_cast<size_t>(t);
@@ -141,6 +143,7 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
     if (list_count[at] == 0 || !config.trainable) continue;
     first_unique[at] = uniques;
     ids_of_part.push_back({config.dim});
+    used[static_cast<size_t>(config.optimizer.kind)] = true;
     parts.tables[parts.count++] = {only->rows, uniques, capacity, t, 0, 0, config.optimizer.kind};
     updated.counts[updated.count] = only->filled;
     updated.table[updated.count++] = t;
@@ -291,14 +294,19 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
 
   if (blocks > 0 && uniques > 0) {
     cudaError_t scanned = cudaSuccess;
-    WithFew(gradients, parts, [&]<class List>(const List& list, const auto&) {
-      RankKernel<List><<<blocks, kSortThreads, 0, stream>>>(list, s);
+    WithFew(gradients, parts, [&](const auto& list, const auto&) {
+      if (blocks <= kSmallBlocks && uniques < kSmallUniques) {
+        SmallSortKernel<<<1, kSortThreads, 0, stream>>>(list, s, blocks);
+        return;
+      }
+      RankKernel<<<blocks, kSortThreads, 0, stream>>>(list, s);
       scanned = cub::DeviceScan::ExclusiveSum(plan.At<void>(scan), scan_bytes, s.counts, s.offsets,
                                               static_cast<int>(uniques + 1), stream);
-      PermuteKernel<List><<<blocks, kSortThreads, 0, stream>>>(list, s);
+      PermuteKernel<<<blocks, kSortThreads, 0, stream>>>(list, s);
     });
     DYNEMB_CUDA_RETURN_IF_ERROR(scanned);
     for (int32_t k = 0; k < kOptimizerKinds; ++k) {
+      if (!used[static_cast<size_t>(k)]) continue;
       const UpdateTables of_kind = OfKind(parts, ids_of_part, static_cast<OptimizerKind>(k));
       if (of_kind.runs == 0) continue;
       WithFew(
