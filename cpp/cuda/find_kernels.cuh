@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads, 5)
   counts.Add(row, is_id);
   rows.Count(feature, counts);
   const unsigned absent = __ballot_sync(kFullWarp, is_id && row < 0);
-  WriteRows(memory.Mine(), table, feature, first, row, absent);
+  WriteRows(memory.Mine(), table, feature, first, row, absent, row);
 }
 
 }  // namespace dynemb

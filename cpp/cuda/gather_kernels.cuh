@@ -90,16 +90,16 @@ __device__ void CopyRows(const GatherRing& ring, const TableView& table,
   }
 }
 
-// CopyRows, then WriteAbsent.
+// CopyRows of `row`, then WriteAbsent of `code`.
 __device__ inline void WriteRows(const GatherRing& ring, const TableView& table,
                                  const FeatureParam& feature, int64_t first, int64_t row,
-                                 unsigned absent) {
+                                 unsigned absent, int64_t code) {
   if (table.layout.dim % 4 == 0) {
     CopyRows<4>(ring, table, feature, first, row);
-    WriteAbsent<4>(table, feature, first, absent, row);
+    WriteAbsent<4>(table, feature, first, absent, code);
   } else {
     CopyRows<1>(ring, table, feature, first, row);
-    WriteAbsent<1>(table, feature, first, absent, row);
+    WriteAbsent<1>(table, feature, first, absent, code);
   }
 }
 

@@ -24,6 +24,13 @@ __device__ inline void Elect(const LookupScratch& scratch, uint32_t count) {
   }
 }
 
+// A row to be written, and where a copy of it goes (or null).
+struct NewRow {
+  Key key;
+  float* row;
+  float* out;
+};
+
 // Columns [column, column + 4) of a row of the output, which is not padded.
 __device__ inline void StoreColumns(const float4& four, int column, int dim, float* row) {
   if (dim % 4 == 0) {
@@ -37,43 +44,52 @@ __device__ inline void StoreColumns(const float4& four, int column, int dim, flo
   }
 }
 
-// Writes new rows of one table, those of the lanes in `rows`, and hands them out. Teams
-// of lanes take a row each.
-__device__ inline void InitRowsByWarp(const TableView& table, unsigned rows, const Miss& miss,
-                                      int64_t row) {
-  const RowInitializer& init = table.initializer;
-  const int64_t state = table.layout.VectorOffset(0), scalars = table.layout.ScalarOffset();
-  const Teams<4> teams(LanesOfRow(static_cast<int>(state), 1));
-  // The team's own rows: every so many of them.
-  unsigned mine = rows;
-  for (int skipped = 0; skipped < teams.team; ++skipped) mine &= mine - 1;
-  while (__any_sync(kFullWarp, mine != 0)) {
-    const int source = mine == 0 ? 0 : __ffs(static_cast<int>(mine)) - 1;
-    const Key of = __shfl_sync(kFullWarp, miss.key, source);
-    float* out = reinterpret_cast<float*>(
-        __shfl_sync(kFullWarp, reinterpret_cast<unsigned long long>(miss.row_out), source));
-    float* values = table.Row(__shfl_sync(kFullWarp, row, source));
-    if (mine != 0) {
-      // Rows are padded to 16 bytes, so the last block may be written whole.
-      for (int64_t column = teams.column(); column < state; column += teams.columns()) {
-        float4 four = make_float4(init.parameter, init.parameter, init.parameter, init.parameter);
-        if (init.kind != InitializerKind::kConstant) {
-          const PhiloxBlock random = Philox4x32(
-              {{static_cast<uint32_t>(of), static_cast<uint32_t>(of >> 32),
-                static_cast<uint32_t>(column / 4), 0u}},
-              static_cast<uint32_t>(init.stream), static_cast<uint32_t>(init.stream >> 32));
-          four =
-              make_float4(InitialValue(init, random.word[0]), InitialValue(init, random.word[1]),
-                          InitialValue(init, random.word[2]), InitialValue(init, random.word[3]));
-        }
-        *reinterpret_cast<float4*>(values + column) = four;
-        if (out != nullptr) StoreColumns(four, static_cast<int>(column), table.layout.dim, out);
-      }
-      for (int64_t i = state + teams.member; i < table.stride_floats; i += teams.lanes) {
-        values[i] = i < scalars ? table.initial_state : table.initial_scalar;
-      }
+// Writes the values of new rows of one table; value(random) of a Philox word. Teams of
+// lanes take a row each.
+template <class Value>
+__device__ void InitRows(const TableView& table, const NewRow* rows, int count,
+                         const Value& value) {
+  const int dim = table.layout.dim, padded = RowLayout::Padded(dim);
+  const Teams<4> teams(LanesOfRow(padded, 1));
+  const uint32_t key0 = static_cast<uint32_t>(table.initializer.stream);
+  const uint32_t key1 = static_cast<uint32_t>(table.initializer.stream >> 32);
+  for (int n = teams.team; n < count; n += teams.count()) {
+    const NewRow one = rows[n];
+    // Rows are padded to 16 bytes, so the last block may be written whole.
+    for (int column = teams.column(); column < padded; column += teams.columns()) {
+      const PhiloxBlock random =
+          Philox4x32({{static_cast<uint32_t>(one.key), static_cast<uint32_t>(one.key >> 32),
+                       static_cast<uint32_t>(column / 4), 0u}},
+                     key0, key1);
+      const float4 four = make_float4(value(random.word[0]), value(random.word[1]),
+                                      value(random.word[2]), value(random.word[3]));
+      *reinterpret_cast<float4*>(one.row + column) = four;
+      if (one.out != nullptr) StoreColumns(four, column, dim, one.out);
     }
-    for (int taken = 0; taken < teams.count(); ++taken) mine &= mine - 1;
+  }
+}
+
+// New rows of one table, by a warp.
+__device__ inline void InitRowsByWarp(const TableView& table, const NewRow* rows, int count) {
+  const RowInitializer init = table.initializer;
+  switch (init.kind) {
+    case InitializerKind::kConstant:
+      InitRows(table, rows, count, [&](uint32_t) { return init.parameter; });
+      break;
+    case InitializerKind::kUniform:
+      InitRows(table, rows, count, [&](uint32_t r) { return UniformValue(r, init.parameter); });
+      break;
+    case InitializerKind::kNormal:
+    case InitializerKind::kTruncatedNormal:
+      InitRows(table, rows, count, [&](uint32_t r) { return InitialValue(init, r); });
+      break;
+  }
+  const int64_t state = table.layout.VectorOffset(0), scalars = table.layout.ScalarOffset();
+  if (state == table.stride_floats) return;
+  for (int n = 0; n < count; ++n) {
+    for (int64_t i = state + Lane(); i < table.stride_floats; i += 32) {
+      rows[n].row[i] = i < scalars ? table.initial_state : table.initial_scalar;
+    }
   }
 }
 
@@ -133,12 +149,20 @@ __device__ void InsertElected(const Tables& tables, const LookupScratch& scratch
       table.stamps[row] = static_cast<uint64_t>(scratch.epoch) << 32 | unique;
       PlaceAbsentOnDevice(table.index, Entry{miss.key, static_cast<uint64_t>(row)});
     }
-    if (elected) scratch.rows[miss.id] = fits ? row : int64_t{kRowRefused};
+    if (elected) scratch.misses[m].row = row >= 0 ? row : int64_t{kRowRefused};
+    __shared__ NewRow new_rows[kThreads];
+    NewRow* mine = new_rows + threadIdx.x / 32 * 32;
     unsigned fresh = __ballot_sync(kFullWarp, fits);
     while (fresh != 0) {
       const int32_t table = __shfl_sync(kFullWarp, miss.table, __ffs(static_cast<int>(fresh)) - 1);
+      const TableView& view = scratch.tables[table];
       const unsigned same = __ballot_sync(kFullWarp, fits && miss.table == table);
-      InitRowsByWarp(scratch.tables[table], same, miss, row);
+      __syncwarp();
+      if ((same >> Lane() & 1u) != 0) {
+        mine[__popc(same & ((1u << Lane()) - 1))] = {miss.key, view.Row(row), miss.row_out};
+      }
+      __syncwarp();
+      InitRowsByWarp(view, mine, __popc(same));
       fresh &= ~same;
     }
   }

@@ -290,7 +290,7 @@ Status CudaBackend::Lookup(const Executor& exec, TokenPair token, const LookupBa
   DYNEMB_RETURN_IF_ERROR(ElectAndInsert(exec, &call));
   for (const FeatureList& list : call.lists) {
     WithFeatures(list, false, [&](uint32_t blocks, const auto& some) {
-      NumberKernel<<<blocks, kThreads, 0, stream>>>(some, TrainRows{call.scratch});
+      CopyKernel<<<blocks, kThreads, 0, stream>>>(some, TrainRows{call.scratch});
     });
     WithFeatures(list, true, [&](uint32_t blocks, const auto& some) {
       PoolKernel<<<blocks, kThreads, 0, stream>>>(some, views_, TrainRows{call.scratch});

@@ -1,5 +1,5 @@
-// Find or insert, in the order of the launches: probe, claim and copy; make absent keys
-// unique; insert them; number. A claim is a stamp of this call's epoch:
+// Find or insert, in the order of the launches: probe and claim; make absent keys
+// unique; insert them; number and copy. A claim is a stamp of this call's epoch:
 // whoever sets it first gives the row its number among the call's unique rows.
 #pragma once  // included by lookup.cu alone
 
@@ -39,20 +39,20 @@ __global__ void StartEmptyLookupKernel(GroupState* group, const int32_t* token, 
 struct ProbeOptions {
   bool replayable;  // the last lookup may be repeated
   bool is_first;    // of the launches of the call
-  bool copies;      // rows that are found go out at once
+  bool copies;      // new rows go out where they are made
 };
 
 // What a block of the probe adds up before it touches what all blocks share: atomics on
 // one address pass one by one, a warp each would queue for longer than the rows take.
 struct BlockProbe {
-  uint32_t uniques, misses, padded, warps;
+  uint32_t uniques, misses, padded;
   uint32_t first_unique, first_miss;
   unsigned long long checksum;
 };
 
 __device__ inline void BookBlock(BlockProbe* block, CallCounts* counts,
                                  const LookupScratch& scratch) {
-  const volatile BlockProbe& all = *block;
+  const BlockProbe& all = *block;
   if (all.uniques != 0) {
     block->first_unique =
         static_cast<uint32_t>(atomicAdd(&counts->unique, static_cast<int32_t>(all.uniques)));
@@ -62,13 +62,13 @@ __device__ inline void BookBlock(BlockProbe* block, CallCounts* counts,
   atomicAdd(reinterpret_cast<unsigned long long*>(&scratch.group->ids_checksum), all.checksum);
 }
 
-// One thread an id: finds its row, claims it, and copies it where it is copied. What
-// depends on absent keys follows in later kernels.
+// One thread an id: finds its row and claims it. Rows are copied by a later kernel: in
+// this one, under the load of the copies, the five reads that follow each other here
+// take longer than both kernels apart (docs/decisions/0006).
 template <class List, class Tables>
-__global__ void __launch_bounds__(kThreads, 5)
+__global__ void __launch_bounds__(kThreads)
     ProbeKernel(const __grid_constant__ List list, const __grid_constant__ Tables tables,
                 LookupScratch scratch, const int32_t* token, ProbeOptions options) {
-  __shared__ RingMemory<kThreads, kGatherStages, 1> memory;
   const FeatureParam& feature = FeatureOfBlock(list);
   const TableView& table = scratch.tables[feature.table];
   CallCounts& counts = scratch.counts[feature.call_table];
@@ -134,17 +134,9 @@ __global__ void __launch_bounds__(kThreads, 5)
   if (Lane() == 0) {
     atomicAdd(&block.checksum, warp_check);
     if (padded != 0) atomicAdd(&block.padded, static_cast<uint32_t>(__popc(padded)));
-    __threadfence_block();
-    // The last warp to come adds up for all, while they copy.
-    if (atomicAdd(&block.warps, 1u) + 1 == kThreads / 32) {
-      __threadfence_block();
-      BookBlock(&block, &counts, scratch);
-    }
   }
-
-  const bool copied = options.copies && feature.combiner == Combiner::kNone;
-  if (copied) WriteRows(memory.Mine(), table, feature, i - Lane(), row, padded);
-
+  __syncthreads();
+  if (threadIdx.x == 0) BookBlock(&block, &counts, scratch);
   __syncthreads();
   unique += block.first_unique;
   miss += block.first_miss;
@@ -152,12 +144,14 @@ __global__ void __launch_bounds__(kThreads, 5)
     tables.unique_rows[feature.call_table][unique] = row;
     *stamp = static_cast<uint64_t>(scratch.epoch) << 32 | unique;
   }
+  const bool copied = options.copies && feature.combiner == Combiner::kNone;
   if (missed) {
     scratch.misses[miss] = {key,
                             static_cast<uint32_t>(id),
                             feature.table,
                             feature.call_table,
                             static_cast<int32_t>(miss),
+                            kRowRefused,
                             copied ? feature.rows_out + i * table.layout.dim : nullptr};
     row = kRowWaits - int64_t{miss};
   }
@@ -171,12 +165,16 @@ struct TrainRows {
 
   __device__ bool Poisoned() const { return !Runs(*scratch.group); }
   __device__ int64_t Resolve(const TableView&, const FeatureParam& feature, int64_t i) const {
-    return ResolvedRow(scratch, scratch.rows[feature.first_id + i]);
+    bool written;
+    return ResolvedRow(scratch, scratch.rows[feature.first_id + i], &written);
+  }
+  __device__ int32_t NumberOf(const TableView& table, int64_t row) const {
+    return row >= 0 ? static_cast<int32_t>(table.stamps[row] & 0xFFFFFFFFu)
+                    : static_cast<int32_t>(row);
   }
   __device__ void Number(const TableView& table, const FeatureParam& feature, int64_t i,
                          int64_t row) const {
-    feature.index_out[i] = row >= 0 ? static_cast<int32_t>(table.stamps[row] & 0xFFFFFFFFu)
-                                    : static_cast<int32_t>(row);
+    feature.index_out[i] = NumberOf(table, row);
   }
   __device__ void Poison(const FeatureParam& feature, int64_t i) const {
     feature.index_out[i] = kRefused;
@@ -189,11 +187,12 @@ struct TrainRows {
   }
 };
 
-// Numbers the ids of copied features, and copies what the probe could not: rows of
-// keys that were absent more than once, and ids that got no row.
+// Numbers the ids of copied features and copies their rows, but for new ones, which
+// have been written where they were made.
 template <class List>
-__global__ void __launch_bounds__(kThreads)
-    NumberKernel(const __grid_constant__ List list, TrainRows rows) {
+__global__ void __launch_bounds__(kThreads, 5)
+    CopyKernel(const __grid_constant__ List list, TrainRows rows) {
+  __shared__ RingMemory<kThreads, kGatherStages, 1> memory;
   const LookupScratch& scratch = rows.scratch;
   const FeatureParam& feature = FeatureOfBlock(list);
   const TableView& table = scratch.tables[feature.table];
@@ -207,22 +206,16 @@ __global__ void __launch_bounds__(kThreads)
     PoisonRows(table, feature, first, max(int64_t{0}, min(int64_t{32}, feature.num_ids - first)));
     return;
   }
-  const int64_t row = ResolvedRow(scratch, probed);
-  if (is_id) rows.Number(table, feature, i, row);
-  const unsigned refused = __ballot_sync(kFullWarp, row == kRowRefused);
+  bool written = false;
+  const int64_t row = ResolvedRow(scratch, probed, &written);
+  // Loaded before the copies, stored behind them.
+  const int32_t number = rows.NumberOf(table, row);
   IdCounts counts;
-  counts.missing = static_cast<unsigned>(__popc(refused));
+  counts.missing = static_cast<unsigned>(__popc(__ballot_sync(kFullWarp, row == kRowRefused)));
   rows.Count(feature, counts);
-  if (refused != 0) WriteAbsent<1>(table, feature, first, refused, row);
-  unsigned late = __ballot_sync(kFullWarp, probed <= kRowWaits && row >= 0);
-  const int dim = table.layout.dim;
-  while (late != 0) {
-    const int source = __ffs(static_cast<int>(late)) - 1;
-    late &= late - 1;
-    const float* from = table.Row(__shfl_sync(kFullWarp, row, source));
-    float* to = feature.rows_out + (first + source) * dim;
-    for (int column = Lane(); column < dim; column += 32) to[column] = from[column];
-  }
+  const unsigned absent = __ballot_sync(kFullWarp, is_id && row < 0);
+  WriteRows(memory.Mine(), table, feature, first, written ? int64_t{kRowPadded} : row, absent, row);
+  if (is_id) feature.index_out[i] = number;
 }
 
 }  // namespace dynemb

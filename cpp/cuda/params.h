@@ -108,6 +108,7 @@ struct Miss {
   int32_t table;
   int32_t call_table;
   int32_t winner;  // the miss of the same key that inserts it
+  int64_t row;     // what the winner got
   float* row_out;  // where its row goes, if it is copied
 };
 
