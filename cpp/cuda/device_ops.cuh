@@ -50,14 +50,19 @@ struct LoadedSector {
     }
     return mask & kSlotMask;
   }
-  // Word of a slot, without indexing registers.
-  __device__ uint32_t WordOf(int slot) const {
-    uint32_t found = 0;
+  // The first empty slot and its word; -1 if there is none. Written without an index
+  // into `word`, which would move it to memory.
+  __device__ int FirstEmpty(uint32_t* its_word) const {
+    int slot = -1;
 #pragma unroll
     for (int w = 0; w < 8; ++w) {
-      if (w == slot >> 2) found = word[w];
+      const uint32_t empty = __vcmpeq4(word[w], 0) & (w == 7 ? 0x00010101u : 0x01010101u);
+      if (slot < 0 && empty != 0) {
+        slot = 4 * w + (__ffs(static_cast<int>(empty)) - 1) / 8;
+        *its_word = word[w];
+      }
     }
-    return found;
+    return slot;
   }
   __device__ bool Overflowed() const { return (word[7] >> 24 & kOverflowMark) != 0; }
 };
@@ -85,10 +90,18 @@ __device__ inline int64_t FindRowOnDevice(const IndexView& view, KeyHash hash, K
   for (ProbePath path(hash, view.num_buckets); !path.Exhausted(); path.Advance()) {
     const LoadedSector sector(&view.Sector(path.bucket()));
     uint32_t candidates = sector.Match(hash.Tag());
+    // Two at a time: in a half full table one key in twenty has a second candidate, and
+    // its whole warp would wait for one read more.
     while (candidates != 0) {
-      const Entry entry = LoadEntry(&view.EntryAt({path.bucket(), LowestBit(candidates)}));
-      if (entry.key == key) return static_cast<int64_t>(entry.Row());
+      const int one = LowestBit(candidates);
       candidates &= candidates - 1;
+      const int other = candidates != 0 ? LowestBit(candidates) : one;
+      candidates &= candidates - 1;
+      const Entry first = LoadEntry(&view.EntryAt({path.bucket(), one}));
+      Entry second = first;
+      if (other != one) second = LoadEntry(&view.EntryAt({path.bucket(), other}));
+      if (first.key == key) return static_cast<int64_t>(first.Row());
+      if (second.key == key) return static_cast<int64_t>(second.Row());
     }
     if (!sector.Overflowed()) break;
   }
@@ -100,11 +113,9 @@ __device__ inline int64_t FindRowOnDevice(const IndexView& view, KeyHash hash, K
 __device__ inline int ClaimSlot(TagSector* sector, uint8_t tag) {
   unsigned* words = reinterpret_cast<unsigned*>(sector);
   for (;;) {
-    const LoadedSector now = LoadedSector::Fresh(sector);
-    const uint32_t empty = now.Match(0);
-    if (empty == 0) return -1;
-    const int slot = LowestBit(empty);
-    const unsigned old = now.WordOf(slot);
+    uint32_t old = 0;
+    const int slot = LoadedSector::Fresh(sector).FirstEmpty(&old);
+    if (slot < 0) return -1;
     const unsigned taken = old | static_cast<unsigned>(tag) << (8 * (slot & 3));
     if (atomicCAS(&words[slot >> 2], old, taken) == old) return slot;
   }

@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Blocks that fit beside each other, which a cooperative launch asks for.
-inline constexpr unsigned kMissBlocksPerSm = 5;
+inline constexpr unsigned kMissBlocksPerSm = 4;
 
 // Both in one launch, all of whose blocks run at once. Most calls miss nothing.
 template <class Tables>

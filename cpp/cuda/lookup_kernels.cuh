@@ -50,6 +50,21 @@ struct BlockProbe {
   unsigned long long checksum;
 };
 
+// The rows that a block has met: of equal ones a single thread goes on to the claim.
+// Otherwise all threads with a hot key, tens of thousands, come to its stamp at once.
+inline constexpr uint32_t kSeenSlots = 2 * kThreads;
+
+// True for the first thread of the block that comes with `row`. slots: row + 1, or 0.
+__device__ inline bool IsFirstOfBlock(int64_t row, unsigned long long* slots) {
+  const unsigned long long mark = static_cast<unsigned long long>(row) + 1;
+  uint32_t slot = static_cast<uint32_t>(Mix64(mark)) % kSeenSlots;
+  for (;; slot = (slot + 1) % kSeenSlots) {
+    const unsigned long long other = atomicCAS(&slots[slot], 0ull, mark);
+    if (other == 0) return true;
+    if (other == mark) return false;
+  }
+}
+
 __device__ inline void BookBlock(BlockProbe* block, CallCounts* counts,
                                  const LookupScratch& scratch) {
   const BlockProbe& all = *block;
@@ -80,6 +95,8 @@ __global__ void __launch_bounds__(kThreads)
   // One read for the block: all of its threads go the same way.
   __shared__ bool run;
   __shared__ BlockProbe block;
+  __shared__ unsigned long long seen[kSeenSlots];
+  for (uint32_t s = threadIdx.x; s < kSeenSlots; s += kThreads) seen[s] = 0;
   if (threadIdx.x == 0) {
     block = {};
     run = StartLookup(scratch.group, *token, options.replayable, blockIdx.x == 0).run;
@@ -119,7 +136,7 @@ __global__ void __launch_bounds__(kThreads)
   // Hits: the first one to stamp the row with this epoch numbers it.
   bool first = false;
   uint64_t* stamp = table.stamps + (row >= 0 ? row : 0);
-  if (row >= 0) {
+  if (row >= 0 && IsFirstOfBlock(row, seen)) {
     const unsigned long long old = *reinterpret_cast<volatile unsigned long long*>(stamp);
     if (old >> 32 != scratch.epoch) {
       first = atomicCAS(reinterpret_cast<unsigned long long*>(stamp), old,
