@@ -32,7 +32,8 @@ class TableStats:
         bytes: index_bytes + row_bytes.
         index_bytes: memory of the index, in bytes.
         row_bytes: memory committed for rows, optimizer state and stamps, in bytes.
-        waits: times the host waited for a GPU to make room, over all tables; 0 on the CPU.
+        waits: times the host waited for a GPU to make room while it had little else to do, over
+            all tables; 0 on the CPU.
         growths: doublings of the index.
         rows_copied: rows that growth moved; 0 by design.
         lookups: training lookups.

@@ -13,10 +13,6 @@
 namespace dynemb {
 namespace {
 
-unsigned Blocks(int64_t threads) {
-  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
-}
-
 // How many of the keys are meant, as a length that the probe understands.
 __global__ void CopyCountKernel(const int32_t* count, int64_t capacity, int32_t* length) {
   *length = max(0, min(*count, static_cast<int32_t>(capacity)));

@@ -84,7 +84,7 @@ class CudaBackend : public Backend {
   bool cooperative_ = false;  // the device can start all blocks of a launch at once
   uint32_t epoch_ = 0;
   int64_t call_ = 0;   // calls enqueued
-  int64_t waits_ = 0;  // times the host waited for the device to make room
+  int64_t waits_ = 0;  // as TableCounters::waits
 };
 
 }  // namespace dynemb

@@ -72,9 +72,7 @@ __global__ void __launch_bounds__(kThreads) MarkKernel(IndexView view) {
 constexpr size_t kSplitHeader = 256;  // the length of the list, then the list
 
 // Of kernels with a warp a bucket.
-unsigned BucketBlocks(uint64_t buckets) {
-  return static_cast<unsigned>((buckets * 32 + kThreads - 1) / kThreads);
-}
+unsigned BucketBlocks(uint64_t buckets) { return Blocks(static_cast<int64_t>(buckets) * 32); }
 
 cudaStream_t Stream(void* stream) { return static_cast<cudaStream_t>(stream); }
 

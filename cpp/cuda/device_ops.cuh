@@ -15,6 +15,11 @@ namespace dynemb {
 inline constexpr int kThreads = 256;
 inline constexpr unsigned kFullWarp = 0xFFFFFFFFu;
 
+// Blocks of kThreads for so many threads.
+inline unsigned Blocks(int64_t threads) {
+  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+}
+
 __device__ inline int Lane() { return static_cast<int>(threadIdx.x & 31u); }
 
 // Tags of one bucket in registers: one 32-byte sector, read at once.

@@ -62,9 +62,8 @@ Status CudaBackend::Erase(const Executor& exec, TokenPair token, const KeyBatch&
   DYNEMB_RETURN_IF_ERROR(Poll(exec));
   BeginEraseKernel<<<1, 1, 0, stream>>>(group_, token.in);
   if (batch.capacity > 0) {
-    const unsigned blocks = static_cast<unsigned>((batch.capacity + kThreads - 1) / kThreads);
-    EraseKernel<<<blocks, kThreads, 0, stream>>>(group_, views_, states_, batch.table, batch.keys,
-                                                 batch.count, batch.capacity);
+    EraseKernel<<<Blocks(batch.capacity), kThreads, 0, stream>>>(
+        group_, views_, states_, batch.table, batch.keys, batch.count, batch.capacity);
   }
   SnapshotTarget snapshot;
   DYNEMB_RETURN_IF_ERROR(snapshots_.Reserve(stream, &snapshot));

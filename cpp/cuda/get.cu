@@ -72,7 +72,7 @@ Status CudaBackend::Get(const GetBatch& batch) {
   float* state = reinterpret_cast<float*>(base + key_bytes + row_bytes);
   uint8_t* found = reinterpret_cast<uint8_t*>(base + key_bytes + row_bytes + state_bytes);
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemcpy(keys, batch.keys, key_bytes, cudaMemcpyHostToDevice));
-  const unsigned blocks = static_cast<unsigned>((count * 32 + kThreads - 1) / kThreads);
+  const unsigned blocks = Blocks(count * 32);
   GetKernel<<<blocks, kThreads>>>(views_, batch.table, keys, batch.count, found, rows, state);
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaGetLastError());
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemcpy(batch.rows, rows, row_bytes, cudaMemcpyDeviceToHost));

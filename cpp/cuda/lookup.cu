@@ -21,10 +21,6 @@ constexpr int kTightCalls = 4;
 // that as many calls may be in flight.
 constexpr int kHeadRoomBatches = 4;
 
-unsigned Blocks(int64_t threads) {
-  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
-}
-
 // With fewer calls in flight the device may come to stand while the host waits: the
 // lookup and the update of one step.
 constexpr int64_t kBusyCalls = 2;

@@ -16,10 +16,6 @@
 namespace dynemb {
 namespace {
 
-unsigned Blocks(int64_t threads) {
-  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
-}
-
 // How many rows each table of the update has moved.
 struct UpdatedCounts {
   const int32_t* counts[kMaxCallTables];

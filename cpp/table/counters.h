@@ -21,7 +21,7 @@ struct TableCounters {
   int64_t assigned = 0;
   int64_t assign_refused = 0;  // rows of assign without room under on_full="drop"
   int64_t erased = 0;
-  int64_t waits = 0;        // times the host waited for the device to make room
+  int64_t waits = 0;        // times the device may have stood still for the host to make room
   int64_t growths = 0;      // doublings of the index
   int64_t rows_copied = 0;  // rows moved by growth; stays 0 by design
 };

@@ -245,11 +245,6 @@ def test_a_failure_within_queued_steps_keeps_the_steps_before_it(native, closing
     judged.check()
 
 
-@pytest.mark.xfail(
-    raises=dj.errors.TableMemoryError,
-    reason="head-room that cannot be had fails the call, which could do without",
-    strict=False,
-)
 def test_known_keys_are_served_where_there_is_no_memory_for_head_room(native, closing):
     emb = closing(create(DIM))
     known = jnp.arange(1 << 18, dtype=jnp.int32)
