@@ -24,8 +24,7 @@ __global__ void __launch_bounds__(kThreads)
   if (!Runs(*scratch.group)) return;
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= capacity) return;
-  bool written;
-  const int64_t row = ResolvedRow(scratch, scratch.rows[i], &written);
+  const int64_t row = ResolvedRow(scratch, scratch.rows[i]);
   if (row < 0) return;
   const uint32_t unique = static_cast<uint32_t>(scratch.tables[table].stamps[row] & 0xFFFFFFFFu);
   atomicMax(&last[unique], static_cast<int32_t>(i));
@@ -39,8 +38,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
   if (i >= capacity) return;
   const TableView& view = scratch.tables[table];
-  bool written;
-  const int64_t row = ResolvedRow(scratch, scratch.rows[i], &written);
+  const int64_t row = ResolvedRow(scratch, scratch.rows[i]);
   if (row == kRowRefused && Lane() == 0) atomicAdd(refused, 1ull);
   if (row < 0) return;
   if (last[view.stamps[row] & 0xFFFFFFFFu] != static_cast<int32_t>(i)) return;

@@ -13,16 +13,10 @@ __device__ inline bool Runs(const GroupState& group) {
   return run != 0 && bad == 0 && (may_replay == 0 || checksum == last);
 }
 
-// Row, or code, after the insertions of an id that had `row` before them. written: its
-// output has been written by the insertion.
-__device__ inline int64_t ResolvedRow(const LookupScratch& scratch, int64_t row, bool* written) {
-  *written = false;
+// Row, or code, after the insertions of an id that had `row` before them.
+__device__ inline int64_t ResolvedRow(const LookupScratch& scratch, int64_t row) {
   if (row > kRowWaits) return row;
-  const int64_t m = kRowWaits - row;
-  const Miss miss = scratch.misses[m];
-  if (miss.winner != m) return scratch.misses[miss.winner].row;
-  *written = miss.row >= 0 && miss.row_out != nullptr;
-  return miss.row;
+  return scratch.misses[scratch.misses[kRowWaits - row].winner].row;
 }
 
 }  // namespace dynemb

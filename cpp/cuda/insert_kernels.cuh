@@ -3,7 +3,8 @@
 
 #include <cooperative_groups.h>
 
-#include "cuda/gather_kernels.cuh"
+#include "cuda/call_state.cuh"
+#include "cuda/new_rows.cuh"
 
 namespace dynemb {
 
@@ -20,75 +21,6 @@ __device__ inline void Elect(const LookupScratch& scratch, uint32_t count) {
         scratch.misses[m].winner = other;
         break;
       }
-    }
-  }
-}
-
-// A row to be written, and where a copy of it goes (or null).
-struct NewRow {
-  Key key;
-  float* row;
-  float* out;
-};
-
-// Columns [column, column + 4) of a row of the output, which is not padded.
-__device__ inline void StoreColumns(const float4& four, int column, int dim, float* row) {
-  if (dim % 4 == 0) {
-    __stcs(reinterpret_cast<float4*>(row + column), four);
-    return;
-  }
-  const float values[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-  for (int c = 0; c < 4; ++c) {
-    if (column + c < dim) row[column + c] = values[c];
-  }
-}
-
-// Writes the values of new rows of one table; value(random) of a Philox word. Teams of
-// lanes take a row each.
-template <class Value>
-__device__ void InitRows(const TableView& table, const NewRow* rows, int count,
-                         const Value& value) {
-  const int dim = table.layout.dim, padded = RowLayout::Padded(dim);
-  const Teams<4> teams(LanesOfRow(padded, 1));
-  const uint32_t key0 = static_cast<uint32_t>(table.initializer.stream);
-  const uint32_t key1 = static_cast<uint32_t>(table.initializer.stream >> 32);
-  for (int n = teams.team; n < count; n += teams.count()) {
-    const NewRow one = rows[n];
-    // Rows are padded to 16 bytes, so the last block may be written whole.
-    for (int column = teams.column(); column < padded; column += teams.columns()) {
-      const PhiloxBlock random =
-          Philox4x32({{static_cast<uint32_t>(one.key), static_cast<uint32_t>(one.key >> 32),
-                       static_cast<uint32_t>(column / 4), 0u}},
-                     key0, key1);
-      const float4 four = make_float4(value(random.word[0]), value(random.word[1]),
-                                      value(random.word[2]), value(random.word[3]));
-      *reinterpret_cast<float4*>(one.row + column) = four;
-      if (one.out != nullptr) StoreColumns(four, column, dim, one.out);
-    }
-  }
-}
-
-// New rows of one table, by a warp.
-__device__ inline void InitRowsByWarp(const TableView& table, const NewRow* rows, int count) {
-  const RowInitializer init = table.initializer;
-  switch (init.kind) {
-    case InitializerKind::kConstant:
-      InitRows(table, rows, count, [&](uint32_t) { return init.parameter; });
-      break;
-    case InitializerKind::kUniform:
-      InitRows(table, rows, count, [&](uint32_t r) { return UniformValue(r, init.parameter); });
-      break;
-    case InitializerKind::kNormal:
-    case InitializerKind::kTruncatedNormal:
-      InitRows(table, rows, count, [&](uint32_t r) { return InitialValue(init, r); });
-      break;
-  }
-  const int64_t state = table.layout.VectorOffset(0), scalars = table.layout.ScalarOffset();
-  if (state == table.stride_floats) return;
-  for (int n = 0; n < count; ++n) {
-    for (int64_t i = state + Lane(); i < table.stride_floats; i += 32) {
-      rows[n].row[i] = i < scalars ? table.initial_state : table.initial_scalar;
     }
   }
 }
@@ -122,8 +54,9 @@ __device__ inline int32_t BlockTakeOfTable(bool wanted, int32_t table, int32_t f
   return first + static_cast<int32_t>(mine);
 }
 
-// Elected misses become rows. Threads place their keys; warps then write the new rows
-// together. New rows are numbered behind those that the probe has claimed.
+// Elected misses become rows. Threads place their keys. Warps write the new rows together
+// where nobody else does: those that are copied are written by the copy, which makes
+// them anew instead of reading them. New rows are numbered behind those that the probe has claimed.
 template <class Tables>
 __device__ void InsertElected(const Tables& tables, const LookupScratch& scratch, uint32_t count) {
   const bool replay = scratch.group->may_replay != 0;
@@ -152,15 +85,15 @@ __device__ void InsertElected(const Tables& tables, const LookupScratch& scratch
     if (elected) scratch.misses[m].row = row >= 0 ? row : int64_t{kRowRefused};
     __shared__ NewRow new_rows[kThreads];
     NewRow* mine = new_rows + threadIdx.x / 32 * 32;
-    unsigned fresh = __ballot_sync(kFullWarp, fits);
+    const bool writes = fits && miss.row_out == nullptr;
+    unsigned fresh = __ballot_sync(kFullWarp, writes);
     while (fresh != 0) {
       const int32_t table = __shfl_sync(kFullWarp, miss.table, __ffs(static_cast<int>(fresh)) - 1);
       const TableView& view = scratch.tables[table];
-      const unsigned same = __ballot_sync(kFullWarp, fits && miss.table == table);
+      const bool is_mine = writes && miss.table == table;
+      const unsigned same = __ballot_sync(kFullWarp, is_mine);
       __syncwarp();
-      if ((same >> Lane() & 1u) != 0) {
-        mine[__popc(same & ((1u << Lane()) - 1))] = {miss.key, view.Row(row), miss.row_out};
-      }
+      if (is_mine) mine[RankAmong(same)] = {miss.key, view.Row(row), nullptr};
       __syncwarp();
       InitRowsByWarp(view, mine, __popc(same));
       fresh &= ~same;

@@ -284,10 +284,13 @@ Status CudaBackend::Lookup(const Executor& exec, TokenPair token, const LookupBa
   DYNEMB_RETURN_IF_ERROR(MakeRoom(exec, token.in, &call));
   DYNEMB_RETURN_IF_ERROR(Probe(exec, token.in, true, &call));
   DYNEMB_RETURN_IF_ERROR(ElectAndInsert(exec, &call));
+  // All copies before all bags: they write the new rows.
   for (const FeatureList& list : call.lists) {
     WithFeatures(list, false, [&](uint32_t blocks, const auto& some) {
       CopyKernel<<<blocks, kThreads, 0, stream>>>(some, TrainRows{call.scratch});
     });
+  }
+  for (const FeatureList& list : call.lists) {
     WithFeatures(list, true, [&](uint32_t blocks, const auto& some) {
       PoolKernel<<<blocks, kThreads, 0, stream>>>(some, views_, TrainRows{call.scratch});
     });

@@ -5,6 +5,7 @@
 
 #include "cuda/call_state.cuh"
 #include "cuda/gather_kernels.cuh"
+#include "cuda/new_rows.cuh"
 
 namespace dynemb {
 
@@ -39,7 +40,7 @@ __global__ void StartEmptyLookupKernel(GroupState* group, const int32_t* token, 
 struct ProbeOptions {
   bool replayable;  // the last lookup may be repeated
   bool is_first;    // of the launches of the call
-  bool copies;      // new rows go out where they are made
+  bool copies;      // the call has outputs, which new rows of copied features wait for
 };
 
 // What a block of the probe adds up before it touches what all blocks share: atomics on
@@ -182,8 +183,7 @@ struct TrainRows {
 
   __device__ bool Poisoned() const { return !Runs(*scratch.group); }
   __device__ int64_t Resolve(const TableView&, const FeatureParam& feature, int64_t i) const {
-    bool written;
-    return ResolvedRow(scratch, scratch.rows[feature.first_id + i], &written);
+    return ResolvedRow(scratch, scratch.rows[feature.first_id + i]);
   }
   __device__ int32_t NumberOf(const TableView& table, int64_t row) const {
     return row >= 0 ? static_cast<int32_t>(table.stamps[row] & 0xFFFFFFFFu)
@@ -204,8 +204,8 @@ struct TrainRows {
   }
 };
 
-// Numbers the ids of copied features and copies their rows, but for new ones, which
-// have been written where they were made.
+// Numbers the ids of copied features and copies their rows. New rows are made here, in
+// the table by the id that inserted the key and in the output by all of its ids.
 template <class List>
 __global__ void __launch_bounds__(kThreads, 5)
     CopyKernel(const __grid_constant__ List list, TrainRows rows) {
@@ -223,15 +223,29 @@ __global__ void __launch_bounds__(kThreads, 5)
     PoisonRows(table, feature, first, max(int64_t{0}, min(int64_t{32}, feature.num_ids - first)));
     return;
   }
-  bool written = false;
-  const int64_t row = ResolvedRow(scratch, probed, &written);
+  const int64_t row = ResolvedRow(scratch, probed);
   // Loaded before the copies, stored behind them.
   const int32_t number = rows.NumberOf(table, row);
   IdCounts counts;
   counts.missing = static_cast<unsigned>(__popc(__ballot_sync(kFullWarp, row == kRowRefused)));
   rows.Count(feature, counts);
   const unsigned absent = __ballot_sync(kFullWarp, is_id && row < 0);
-  WriteRows(memory.Mine(), table, feature, first, written ? int64_t{kRowPadded} : row, absent, row);
+  const bool is_new = probed <= kRowWaits && row >= 0;
+  WriteRows(memory.Mine(), table, feature, first, is_new ? int64_t{kRowPadded} : row, absent, row);
+  const unsigned fresh = __ballot_sync(kFullWarp, is_new);
+  if (fresh != 0) {
+    // The ring is empty by now.
+    NewRow* new_rows = reinterpret_cast<NewRow*>(memory.OfWarp());
+    __syncwarp();
+    if (is_new) {
+      const int64_t m = kRowWaits - probed;
+      const Miss& miss = scratch.misses[m];
+      new_rows[RankAmong(fresh)] = {miss.key, miss.winner == m ? table.Row(row) : nullptr,
+                                    feature.rows_out + i * table.layout.dim};
+    }
+    __syncwarp();
+    InitRowsByWarp(table, new_rows, __popc(fresh));
+  }
   if (is_id) feature.index_out[i] = number;
 }
 

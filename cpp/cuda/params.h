@@ -109,7 +109,7 @@ struct Miss {
   int32_t call_table;
   int32_t winner;  // the miss of the same key that inserts it
   int64_t row;     // what the winner got
-  float* row_out;  // where its row goes, if it is copied
+  float* row_out;  // where its row goes, if it is copied; null: the insertion writes it
 };
 
 // What the row array holds beside row numbers; kRowWaits - m: see miss m.

@@ -118,6 +118,7 @@ template <int THREADS, int STAGES, int PARTS>
 struct RingMemory {
   float4 slots[THREADS / 32][STAGES][PARTS][32];
 
+  __device__ float4* OfWarp() { return &slots[threadIdx.x / 32][0][0][0]; }
   __device__ Ring<STAGES, PARTS> Mine() { return {&slots[threadIdx.x / 32][0][0][Lane()]}; }
 };
 
