@@ -113,6 +113,39 @@ __device__ inline int64_t FindRowOnDevice(const IndexView& view, KeyHash hash, K
   return -1;
 }
 
+// Rows of N keys, searched side by side: all first reads, then all second ones. keys of
+// ids that are not `meant` are any.
+template <int N>
+__device__ void FindRowsOnDevice(const IndexView& view, const Key (&keys)[N],
+                                 const bool (&meant)[N], int64_t (&rows)[N]) {
+  uint32_t candidates[N];
+  bool overflowed[N];
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const KeyHash hash = HashKey(keys[n]);
+    const LoadedSector sector(&view.Sector(hash.Home(view.num_buckets)));
+    candidates[n] = sector.Match(hash.Tag());
+    overflowed[n] = sector.Overflowed();
+  }
+  Entry entries[N];
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const BucketIndex home = HashKey(keys[n]).Home(view.num_buckets);
+    entries[n] =
+        LoadEntry(&view.EntryAt({home, candidates[n] != 0 ? LowestBit(candidates[n]) : 0}));
+  }
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    rows[n] = -1;
+    if (!meant[n] || (candidates[n] == 0 && !overflowed[n])) continue;
+    if (candidates[n] != 0 && entries[n].key == keys[n]) {
+      rows[n] = static_cast<int64_t>(entries[n].Row());
+    } else if (overflowed[n] || (candidates[n] & (candidates[n] - 1)) != 0) {
+      rows[n] = FindRowOnDevice(view, HashKey(keys[n]), keys[n]);
+    }
+  }
+}
+
 // Takes an empty slot of the bucket for `tag`; -1 if there is none. Several
 // threads may compete; nobody reads entries meanwhile.
 __device__ inline int ClaimSlot(TagSector* sector, uint8_t tag) {

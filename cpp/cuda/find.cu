@@ -3,6 +3,7 @@
 
 #include "cuda/cuda_backend.h"
 #include "cuda/find_kernels.cuh"
+#include "cuda/pool_kernels.cuh"
 #include "memory/cuda_check.h"
 
 namespace dynemb {
@@ -33,12 +34,10 @@ Status CudaBackend::Find(const Executor& exec, TokenPair token, const FindBatch&
                                                  input.padding,
                                                  input.combiner};
     }
-    WithFeatures(list, false, [&](uint32_t blocks, const auto& some) {
+    WithFeatures(list, GatherKind::kCopied, [&](uint32_t blocks, const auto& some) {
       FindKernel<<<blocks, kThreads, 0, stream>>>(some, views_, FindRows{states_});
     });
-    WithFeatures(list, true, [&](uint32_t blocks, const auto& some) {
-      PoolKernel<<<blocks, kThreads, 0, stream>>>(some, views_, FindRows{states_});
-    });
+    LaunchPool(list, views_, FindRows{states_}, stream);
   }
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaGetLastError());
   return PassToken(exec, token);

@@ -1,8 +1,6 @@
-// From row numbers to the rows that a call returns: copied, or pooled in bags. A
-// warp works on 32 ids at once (copy) or on one bag (pool).
+// From row numbers to the rows that a call returns: what copies and pools share.
 #pragma once
 
-#include "core/pool.h"
 #include "cuda/call_state.cuh"
 #include "cuda/pieces.cuh"
 
@@ -112,100 +110,26 @@ __device__ inline void PoisonRows(const TableView& table, const FeatureParam& fe
   }
 }
 
-// A bag's rows, summed by one warp. Its ids' counts are added up by all lanes alike.
-template <int VEC, class Rows>
-__device__ void PoolBag(const GatherRing& ring, const Rows& rows, const TableView& table,
-                        const FeatureParam& feature, int64_t bag, IdCounts* counts) {
-  const int dim = table.layout.dim;
-  const Teams<VEC> teams(LanesOfRow(dim, 1));
-  for (int start = 0; start < dim; start += teams.columns()) {
-    const int column = start + teams.column();
-    const bool active = column < dim;
-    // A float sum of 32 rows at a time, those in double: a bag may hold a million ids.
-    double total[VEC] = {};
-    BagSums sums;
-    for (int64_t base = 0; base < feature.bag_length; base += 32) {
-      const int64_t i = bag * feature.bag_length + base + Lane();
-      const int length = static_cast<int>(min(int64_t{32}, feature.bag_length - base));
-      int64_t row = kRowPadded;
-      float weight = 0.0f;
-      if (Lane() < length) {
-        row = rows.Resolve(table, feature, i);
-        if (start == 0) rows.Number(table, feature, i, row);
-        weight = feature.weights == nullptr ? 1.0f : feature.weights[i];
-      }
-      if (start == 0) counts->Add(row, Lane() < length);
-      if (row != kRowPadded) sums.Add(weight);
-      const int turns = (length + teams.count() - 1) / teams.count();
-      Piece<VEC> part = Piece<VEC>::Filled(0.0f);
-      for (int turn = 0; turn < turns + ring.kAhead; ++turn) {
-        const int64_t from = __shfl_sync(kFullWarp, row, turn * teams.count() + teams.team);
-        if (turn < turns && active && from >= 0) {
-          ring.Copy<VEC>(turn, 0, table.Row(from) + column);
-        }
-        ring.Turn();
-        const int done = turn - ring.kAhead;
-        if (done < 0) continue;
-        const int source = done * teams.count() + teams.team;
-        const int64_t of = __shfl_sync(kFullWarp, row, source);
-        const float w = __shfl_sync(kFullWarp, weight, source);
-        if (active && of >= 0) part.AddScaled(w, ring.Read<VEC>(done, 0));
-      }
-      teams.Combine(&part);
-      unsigned missing = __ballot_sync(kFullWarp, row == kRowRefused);
-      while (missing != 0) {
-        const int source = __ffs(static_cast<int>(missing)) - 1;
-        missing &= missing - 1;
-        const Key key = LoadKeyOnDevice(feature, i - Lane() + source);
-        const float w = __shfl_sync(kFullWarp, weight, source);
-        if (active) part.AddScaled(w, MissingPiece<VEC>(table, key, column));
-      }
-      for (int v = 0; v < VEC; ++v) total[v] += static_cast<double>(part.value[v]);
-    }
-    sums.weight = WarpSum(sums.weight);
-    sums.absolute_weight = WarpSum(sums.absolute_weight);
-    sums.squared_weight = WarpSum(sums.squared_weight);
-    const double scale = static_cast<double>(BagScale(feature.combiner, sums));
-    Piece<VEC> pooled;
-    for (int v = 0; v < VEC; ++v) pooled.value[v] = static_cast<float>(total[v] * scale);
-    if (active && teams.team == 0) pooled.StoreStreaming(feature.rows_out + bag * dim + column);
-  }
+// How a feature is gathered: copied id by id, or pooled, by how long its bags are.
+enum class GatherKind { kCopied, kShortBags, kLongBags };
+
+inline constexpr int kShortBag = 32;    // ids
+inline constexpr int kBagsPerWarp = 4;  // short ones
+
+inline GatherKind GatherKindOf(const FeatureParam& feature) {
+  if (feature.combiner == Combiner::kNone) return GatherKind::kCopied;
+  return feature.bag_length <= kShortBag ? GatherKind::kShortBags : GatherKind::kLongBags;
 }
 
-// Where features are pooled: a bag a warp.
-template <class List, class Rows>
-__global__ void __launch_bounds__(kThreads, 4)
-    PoolKernel(const __grid_constant__ List list, const TableView* views, Rows rows) {
-  __shared__ RingMemory<kThreads, kGatherStages, 1> memory;
-  const FeatureParam& feature = FeatureOfBlock(list);
-  const TableView& table = views[feature.table];
-  const int64_t bag =
-      int64_t{blockIdx.x - feature.first_block} * (kThreads / 32) + threadIdx.x / 32;
-  const bool in_range = bag < feature.num_outputs;
-  if (rows.Poisoned()) {
-    if (!in_range) return;
-    for (int64_t j = Lane(); j < feature.bag_length; j += 32) {
-      rows.Poison(feature, bag * feature.bag_length + j);
-    }
-    PoisonRows(table, feature, bag, 1);
-    return;
-  }
-  IdCounts counts;
-  if (in_range && table.layout.dim % 4 == 0) {
-    PoolBag<4>(memory.Mine(), rows, table, feature, bag, &counts);
-  } else if (in_range) {
-    PoolBag<1>(memory.Mine(), rows, table, feature, bag, &counts);
-  }
-  rows.Count(feature, counts);
-}
-
-// The copied or the pooled features of a list; returns their blocks.
-inline uint32_t LayOutGather(const FeatureList& all, bool pooled, FeatureList* some) {
-  const int64_t per_block = pooled ? kThreads / 32 : kThreads;
+// The features of a list that are gathered one way; returns their blocks.
+inline uint32_t LayOutGather(const FeatureList& all, GatherKind kind, FeatureList* some) {
+  int64_t per_block = kThreads;
+  if (kind == GatherKind::kShortBags) per_block = kThreads / 32 * kBagsPerWarp;
+  if (kind == GatherKind::kLongBags) per_block = kThreads / 32;
   uint32_t blocks = 0;
   some->count = 0;
   for (int f = 0; f < all.count; ++f) {
-    if ((all.features[f].combiner != Combiner::kNone) != pooled) continue;
+    if (GatherKindOf(all.features[f]) != kind) continue;
     FeatureParam& feature = some->features[some->count++];
     feature = all.features[f];
     feature.first_block = blocks;
@@ -214,11 +138,11 @@ inline uint32_t LayOutGather(const FeatureList& all, bool pooled, FeatureList* s
   return blocks;
 }
 
-// Calls launch(blocks, list) with the copied (or the pooled) features, if there are any.
+// Calls launch(blocks, list) with the features of one kind, if there are any.
 template <class Launch>
-void WithFeatures(const FeatureList& all, bool pooled, const Launch& launch) {
+void WithFeatures(const FeatureList& all, GatherKind kind, const Launch& launch) {
   FeatureList list;
-  const uint32_t blocks = LayOutGather(all, pooled, &list);
+  const uint32_t blocks = LayOutGather(all, kind, &list);
   if (blocks == 0) return;
   WithFewFeatures(list, [&](const auto& some) { launch(blocks, some); });
 }

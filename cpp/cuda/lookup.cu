@@ -9,6 +9,7 @@
 #include "cuda/end_call.cuh"
 #include "cuda/insert_kernels.cuh"
 #include "cuda/lookup_kernels.cuh"
+#include "cuda/pool_kernels.cuh"
 #include "cuda/scratch.h"
 #include "memory/cuda_check.h"
 
@@ -286,14 +287,12 @@ Status CudaBackend::Lookup(const Executor& exec, TokenPair token, const LookupBa
   DYNEMB_RETURN_IF_ERROR(ElectAndInsert(exec, &call));
   // All copies before all bags: they write the new rows.
   for (const FeatureList& list : call.lists) {
-    WithFeatures(list, false, [&](uint32_t blocks, const auto& some) {
+    WithFeatures(list, GatherKind::kCopied, [&](uint32_t blocks, const auto& some) {
       CopyKernel<<<blocks, kThreads, 0, stream>>>(some, TrainRows{call.scratch});
     });
   }
   for (const FeatureList& list : call.lists) {
-    WithFeatures(list, true, [&](uint32_t blocks, const auto& some) {
-      PoolKernel<<<blocks, kThreads, 0, stream>>>(some, views_, TrainRows{call.scratch});
-    });
+    LaunchPool(list, views_, TrainRows{call.scratch}, stream);
   }
   SnapshotTarget snapshot;
   DYNEMB_RETURN_IF_ERROR(snapshots_.Reserve(stream, &snapshot));

@@ -185,6 +185,17 @@ struct TrainRows {
   __device__ int64_t Resolve(const TableView&, const FeatureParam& feature, int64_t i) const {
     return ResolvedRow(scratch, scratch.rows[feature.first_id + i]);
   }
+  template <int N>
+  __device__ void Resolve(const TableView&, const FeatureParam& feature, int64_t first, int64_t end,
+                          int64_t (&rows)[N]) const {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      const int64_t i = first + 32 * n;
+      rows[n] = i < end ? scratch.rows[feature.first_id + i] : int64_t{kRowPadded};
+    }
+#pragma unroll
+    for (int n = 0; n < N; ++n) rows[n] = ResolvedRow(scratch, rows[n]);
+  }
   __device__ int32_t NumberOf(const TableView& table, int64_t row) const {
     return row >= 0 ? static_cast<int32_t>(table.stamps[row] & 0xFFFFFFFFu)
                     : static_cast<int32_t>(row);
@@ -207,7 +218,7 @@ struct TrainRows {
 // Numbers the ids of copied features and copies their rows. New rows are made here, in
 // the table by the id that inserted the key and in the output by all of its ids.
 template <class List>
-__global__ void __launch_bounds__(kThreads, 5)
+__global__ void __launch_bounds__(kThreads, 4)
     CopyKernel(const __grid_constant__ List list, TrainRows rows) {
   __shared__ RingMemory<kThreads, kGatherStages, 1> memory;
   const LookupScratch& scratch = rows.scratch;

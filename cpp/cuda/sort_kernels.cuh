@@ -5,6 +5,7 @@
 #include <cub/block/block_scan.cuh>
 
 #include "core/optimizer/dispatch.h"
+#include "core/pool.h"
 #include "cuda/gather_kernels.cuh"
 
 namespace dynemb {
