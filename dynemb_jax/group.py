@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import threading
 import weakref
 from collections import Counter
 from typing import Any, NoReturn
@@ -24,6 +25,7 @@ _ON_FULL = {"error": 0, "drop": 1}
 # Groups made so far in this process, per fingerprint: a program that creates the same tables in
 # the same order gets the same ids in every process, and JAX's persistent compilation cache hits.
 _created: Counter[int] = Counter()
+_created_lock = threading.Lock()
 
 
 class Feature:
@@ -151,8 +153,9 @@ class Group:
 def _next_id(tables: tuple[TableConfig, ...], features: tuple[Feature, ...], seed: int) -> int:
     text = repr((tables, [(f.path, f.table, f.config.combiner) for f in features], seed))
     fingerprint = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-    serial = _created[fingerprint]
-    _created[fingerprint] += 1
+    with _created_lock:
+        serial = _created[fingerprint]
+        _created[fingerprint] += 1
     text = f"{fingerprint}/{serial}"
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1  # 63 bits: a positive int64 attribute

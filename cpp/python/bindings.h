@@ -25,12 +25,24 @@ inline void Raise(const Status& status) {
 
 // Calls body(backend) of a group, on its device.
 template <class Scope, class Body>
-void OnGroup(int64_t group, int32_t device, Body&& body) {
+Status CallOnGroup(int64_t group, int32_t device, Body&& body) {
   const Scope scope(device);
-  Raise(scope.status());
+  DYNEMB_RETURN_IF_ERROR(scope.status());
   std::shared_ptr<Backend> backend;
-  Raise(Registry::Global().Find(group, device, &backend));
-  Raise(body(*backend));
+  DYNEMB_RETURN_IF_ERROR(Registry::Global().Find(group, device, &backend));
+  return body(*backend);
+}
+
+// The same for Python, whose other threads go on meanwhile: the body may wait for a
+// device whose program waits for one of them.
+template <class Scope, class Body>
+void OnGroup(int64_t group, int32_t device, Body&& body) {
+  Status status;
+  {
+    const nb::gil_scoped_release release;
+    status = CallOnGroup<Scope>(group, device, body);
+  }
+  Raise(status);
 }
 
 template <class Handler>
