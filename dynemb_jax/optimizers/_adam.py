@@ -1,0 +1,73 @@
+"""Adam."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dynemb_jax.errors import ConfigError
+from dynemb_jax.optimizers._base import (
+    LearningRate,
+    NativeRule,
+    Optimizer,
+    RowNumber,
+    check_number,
+)
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """See :func:`adam`."""
+
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+    bias_correction: str = "global"
+    vectors: ClassVar[tuple[str, ...]] = ("mu", "nu")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("b1", self.b1, 0.0, 1.0)
+        check_number("b2", self.b2, 0.0, 1.0)
+        check_number("eps", self.eps, 0.0)
+        if self.bias_correction not in ("global", "row"):
+            raise ConfigError(
+                f"bias_correction must be 'global' or 'row', got {self.bias_correction!r}; "
+                "'global' counts the updates of all tables, 'row' those of the row."
+            )
+
+    @property
+    def scalars(self) -> tuple[RowNumber, ...]:
+        """The row's own step count, where bias correction uses it."""
+        return (RowNumber("count", np.dtype(np.int32)),) if self.bias_correction == "row" else ()
+
+    def native(self) -> NativeRule:
+        kind = 3 if self.bias_correction == "row" else 2
+        return NativeRule(optimizer=kind, beta1=self.b1, beta2=self.b2, epsilon=self.eps)
+
+
+def adam(
+    learning_rate: LearningRate,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    bias_correction: str = "global",
+) -> Adam:
+    """Lazy Adam: moments decay and rows move only in steps that contain the row.
+
+    ``mu = b1 mu + (1 - b1) g; nu = b2 nu + (1 - b2) g**2;
+    w -= lr * (mu / (1 - b1**t)) / (sqrt(nu / (1 - b2**t)) + eps)``.
+    Kingma, Ba, ICLR 2015, in the form of ``optax.adam``.
+
+    Args:
+        learning_rate: a number or a schedule (callable of the step).
+        b1: decay of the first moment.
+        b2: decay of the second moment.
+        eps: added outside the root.
+        bias_correction: what ``t`` counts. "global": the updates of the Embeddings including
+            this one, so a key first seen at step 10**6 gets nearly no correction. "row": the
+            updates of the row itself (4 to 16 bytes more a row), so its first step is as large
+            as any row's first step.
+    """
+    return Adam(learning_rate, b1, b2, eps, bias_correction)
