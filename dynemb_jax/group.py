@@ -173,6 +173,7 @@ def _native_fields(table: TableConfig) -> dict[str, Any]:
         "epsilon": float(rule.epsilon),
         "initial_state": float(rule.initial_state),
         "initial_scalar": float(rule.initial_scalar),
+        "weight_decay": float(rule.weight_decay),
         "initializer": table.initializer.kind,
         "initializer_parameter": table.initializer.resolve(table.dim),
         "max_load": float(table.max_load),

@@ -40,6 +40,35 @@ OPTIMIZERS = {
         dj.optimizers.adam(0.01, b1=0.5, b2=0.75, eps=1e-3),
         optimizers.Adam(0.01, b1=0.5, b2=0.75, eps=1e-3),
     ),
+    # The gradient decays before the rule sees it.
+    "sgd_decay": (
+        dj.optimizers.sgd(0.1, weight_decay=0.5),
+        optimizers.L2Decay(optimizers.Sgd(0.1), 0.5),
+    ),
+    "momentum_decay": (
+        dj.optimizers.momentum(0.1, weight_decay=0.5),
+        optimizers.L2Decay(optimizers.Momentum(0.1), 0.5),
+    ),
+    "nesterov_decay": (
+        dj.optimizers.momentum(0.1, nesterov=True, weight_decay=0.5),
+        optimizers.L2Decay(optimizers.Momentum(0.1, nesterov=True), 0.5),
+    ),
+    "adagrad_decay": (
+        dj.optimizers.adagrad(0.05, weight_decay=0.5),
+        optimizers.L2Decay(optimizers.Adagrad(0.05), 0.5),
+    ),
+    "rowwise_adagrad_decay": (
+        dj.optimizers.rowwise_adagrad(0.05, weight_decay=0.5),
+        optimizers.L2Decay(optimizers.RowwiseAdagrad(0.05), 0.5),
+    ),
+    "adam_decay": (
+        dj.optimizers.adam(0.01, weight_decay=0.5),
+        optimizers.L2Decay(optimizers.Adam(0.01), 0.5),
+    ),
+    "adam_row_decay": (
+        dj.optimizers.adam(0.01, bias_correction="row", weight_decay=0.5),
+        optimizers.L2Decay(optimizers.Adam(0.01, bias_correction="row"), 0.5),
+    ),
 }
 
 INITIALIZERS = {

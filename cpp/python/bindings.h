@@ -59,7 +59,8 @@ inline TableConfig ConfigFromDict(const nb::dict& fields, uint64_t seed) {
                       nb::cast<double>(fields["beta2"]),
                       nb::cast<float>(fields["epsilon"]),
                       nb::cast<float>(fields["initial_state"]),
-                      nb::cast<float>(fields["initial_scalar"])};
+                      nb::cast<float>(fields["initial_scalar"]),
+                      nb::cast<float>(fields["weight_decay"])};
   config.initializer = {static_cast<InitializerKind>(nb::cast<int>(fields["initializer"])),
                         nb::cast<float>(fields["initializer_parameter"]),
                         RowInitStream(seed, config.name)};

@@ -6,16 +6,16 @@ from typing import ClassVar
 import numpy as np
 
 from dynemb_jax.optimizers._base import (
+    Decaying,
     LearningRate,
     NativeRule,
-    Optimizer,
     RowNumber,
     check_number,
 )
 
 
 @dataclass(frozen=True)
-class Adagrad(Optimizer):
+class Adagrad(Decaying):
     """See :func:`adagrad`."""
 
     initial_accumulator: float = 0.1
@@ -29,12 +29,19 @@ class Adagrad(Optimizer):
 
     def native(self) -> NativeRule:
         return NativeRule(
-            optimizer=1, epsilon=self.eps, initial_state=float(self.initial_accumulator)
+            optimizer=1,
+            epsilon=self.eps,
+            initial_state=float(self.initial_accumulator),
+            weight_decay=self.weight_decay,
         )
 
 
 def adagrad(
-    learning_rate: LearningRate, *, initial_accumulator: float = 0.1, eps: float = 1e-7
+    learning_rate: LearningRate,
+    *,
+    initial_accumulator: float = 0.1,
+    eps: float = 1e-7,
+    weight_decay: float = 0.0,
 ) -> Adagrad:
     """Adagrad: ``a += g**2; w -= lr * g / sqrt(a + eps)``, nothing while ``a == 0``.
 
@@ -44,12 +51,13 @@ def adagrad(
         learning_rate: a number or a schedule (callable of the step).
         initial_accumulator: first value of every ``a``.
         eps: added under the root.
+        weight_decay: ``weight_decay * w`` is added to ``g``, before its square is taken.
     """
-    return Adagrad(learning_rate, initial_accumulator, eps)
+    return Adagrad(learning_rate, initial_accumulator, eps, weight_decay=weight_decay)
 
 
 @dataclass(frozen=True)
-class RowwiseAdagrad(Optimizer):
+class RowwiseAdagrad(Decaying):
     """See :func:`rowwise_adagrad`."""
 
     initial_accumulator: float = 0.0
@@ -67,12 +75,19 @@ class RowwiseAdagrad(Optimizer):
 
     def native(self) -> NativeRule:
         return NativeRule(
-            optimizer=6, epsilon=self.eps, initial_scalar=float(self.initial_accumulator)
+            optimizer=6,
+            epsilon=self.eps,
+            initial_scalar=float(self.initial_accumulator),
+            weight_decay=self.weight_decay,
         )
 
 
 def rowwise_adagrad(
-    learning_rate: LearningRate, *, initial_accumulator: float = 0.0, eps: float = 1e-8
+    learning_rate: LearningRate,
+    *,
+    initial_accumulator: float = 0.0,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
 ) -> RowwiseAdagrad:
     """Adagrad with one accumulator a row: 4 to 16 bytes of state, whatever the ``dim``.
 
@@ -83,5 +98,6 @@ def rowwise_adagrad(
         learning_rate: a number or a schedule (callable of the step).
         initial_accumulator: first value of every ``a``.
         eps: added outside the root.
+        weight_decay: ``weight_decay * w`` is added to ``g``, before the mean is taken.
     """
-    return RowwiseAdagrad(learning_rate, initial_accumulator, eps)
+    return RowwiseAdagrad(learning_rate, initial_accumulator, eps, weight_decay=weight_decay)

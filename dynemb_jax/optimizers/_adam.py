@@ -7,6 +7,7 @@ import numpy as np
 
 from dynemb_jax.errors import ConfigError
 from dynemb_jax.optimizers._base import (
+    Decaying,
     LearningRate,
     NativeRule,
     Optimizer,
@@ -16,14 +17,13 @@ from dynemb_jax.optimizers._base import (
 
 
 @dataclass(frozen=True)
-class Adam(Optimizer):
-    """See :func:`adam`."""
+class _Moments(Optimizer):
+    """The numbers of Adam."""
 
     b1: float = 0.9
     b2: float = 0.999
     eps: float = 1e-8
     bias_correction: str = "global"
-    vectors: ClassVar[tuple[str, ...]] = ("mu", "nu")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -33,17 +33,37 @@ class Adam(Optimizer):
         if self.bias_correction not in ("global", "row"):
             raise ConfigError(
                 f"bias_correction must be 'global' or 'row', got {self.bias_correction!r}; "
-                "'global' counts the updates of all tables, 'row' those of the row."
+                "pass 'global' to count the updates of all tables, 'row' for those of the row."
             )
+
+    @property
+    def by_row(self) -> bool:
+        """Whether a row counts its own updates."""
+        return self.bias_correction == "row"
 
     @property
     def scalars(self) -> tuple[RowNumber, ...]:
         """The row's own step count, where bias correction uses it."""
-        return (RowNumber("count", np.dtype(np.int32)),) if self.bias_correction == "row" else ()
+        return (RowNumber("count", np.dtype(np.int32)),) if self.by_row else ()
+
+    def _native(self, kind: int, weight_decay: float) -> NativeRule:
+        return NativeRule(
+            optimizer=kind,
+            beta1=self.b1,
+            beta2=self.b2,
+            epsilon=self.eps,
+            weight_decay=weight_decay,
+        )
+
+
+@dataclass(frozen=True)
+class Adam(_Moments, Decaying):
+    """See :func:`adam`."""
+
+    vectors: ClassVar[tuple[str, ...]] = ("mu", "nu")
 
     def native(self) -> NativeRule:
-        kind = 3 if self.bias_correction == "row" else 2
-        return NativeRule(optimizer=kind, beta1=self.b1, beta2=self.b2, epsilon=self.eps)
+        return self._native(3 if self.by_row else 2, self.weight_decay)
 
 
 def adam(
@@ -53,6 +73,7 @@ def adam(
     b2: float = 0.999,
     eps: float = 1e-8,
     bias_correction: str = "global",
+    weight_decay: float = 0.0,
 ) -> Adam:
     """Lazy Adam: moments decay and rows move only in steps that contain the row.
 
@@ -69,5 +90,6 @@ def adam(
             this one, so a key first seen at step 10**6 gets nearly no correction. "row": the
             updates of the row itself (4 to 16 bytes more a row), so its first step is as large
             as any row's first step.
+        weight_decay: ``weight_decay * w`` is added to ``g``, before the moments.
     """
-    return Adam(learning_rate, b1, b2, eps, bias_correction)
+    return Adam(learning_rate, b1, b2, eps, bias_correction, weight_decay=weight_decay)

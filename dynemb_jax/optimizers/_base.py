@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -52,6 +52,7 @@ class NativeRule:
     epsilon: float = 0.0
     initial_state: float = 0.0
     initial_scalar: float = 0.0
+    weight_decay: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -74,3 +75,14 @@ class Optimizer:
     def native(self) -> NativeRule:
         """The engine's view of this rule."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Decaying(Optimizer):
+    """Base of the rules whose gradient may be ``g + weight_decay * w``."""
+
+    weight_decay: float = field(default=0.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("weight_decay", self.weight_decay, 0.0)

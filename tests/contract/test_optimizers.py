@@ -13,6 +13,12 @@ from tests.contract import dense_rules
 from tests.plugins import OPTIMIZERS
 from tests.twin import Twin, assert_close, create, random_grads
 
+
+def decayed(transformation):
+    """The transformation, of g + w / 2."""
+    return optax.chain(optax.add_decayed_weights(0.5), transformation)
+
+
 OPTAX = {
     "sgd": optax.sgd(0.1),
     "momentum": optax.sgd(0.1, momentum=0.9),
@@ -27,6 +33,13 @@ OPTAX = {
     # With every row in every batch, a row's own count is the number of steps.
     "adam_row": optax.adam(0.01),
     "adam_other_decay": optax.adam(0.01, b1=0.5, b2=0.75, eps=1e-3),
+    "sgd_decay": decayed(optax.sgd(0.1)),
+    "momentum_decay": decayed(optax.sgd(0.1, momentum=0.9)),
+    "nesterov_decay": decayed(optax.sgd(0.1, momentum=0.9, nesterov=True)),
+    "adagrad_decay": decayed(optax.adagrad(0.05, initial_accumulator_value=0.1, eps=1e-7)),
+    "rowwise_adagrad_decay": decayed(dense_rules.rowwise_adagrad(0.05, 0.0, 1e-8)),
+    "adam_decay": decayed(optax.adam(0.01)),
+    "adam_row_decay": decayed(optax.adam(0.01)),
 }
 
 
@@ -154,7 +167,7 @@ def test_rowwise_adagrad_by_hand():
 
 
 @pytest.mark.parametrize("dim", [1, 3, 8, 1021, 4096])
-@pytest.mark.parametrize("name", ["rowwise_adagrad"])
+@pytest.mark.parametrize("name", ["rowwise_adagrad", "rowwise_adagrad_decay"])
 def test_a_sum_over_a_row_takes_every_column_once(name, dim):
     twin = Twin(dim, optimizer=name)
 

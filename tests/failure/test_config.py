@@ -143,6 +143,11 @@ def test_an_impossible_optimizer_is_refused(make):
         (dj.optimizers.rowwise_adagrad, "eps", "small"),
         (dj.optimizers.rowwise_adagrad, "initial_accumulator", -1.0),
         (dj.optimizers.rowwise_adagrad, "initial_accumulator", float("inf")),
+        (dj.optimizers.sgd, "weight_decay", -0.1),
+        (dj.optimizers.momentum, "weight_decay", float("inf")),
+        (dj.optimizers.adagrad, "weight_decay", float("nan")),
+        (dj.optimizers.rowwise_adagrad, "weight_decay", True),
+        (dj.optimizers.adam, "weight_decay", -1),
     ],
 )
 def test_an_impossible_number_of_an_optimizer_is_refused_by_its_name(make, option, value):

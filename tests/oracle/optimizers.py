@@ -104,3 +104,22 @@ class Adam:
             new["count"] = np.int32(t)
         mu_hat, nu_hat = mu / (1 - self.b1**t), nu / (1 - self.b2**t)
         return row - learning_rate * mu_hat / (np.sqrt(nu_hat) + self.eps), new
+
+
+@dataclass(frozen=True)
+class L2Decay:
+    """Another rule, given g + wd w."""
+
+    rule: object
+    weight_decay: float
+
+    @property
+    def learning_rate(self):
+        return self.rule.learning_rate
+
+    def initial_state(self, dim):
+        return self.rule.initial_state(dim)
+
+    def update(self, row, state, grad, learning_rate, step):
+        """Returns the new row and the new state."""
+        return self.rule.update(row, state, grad + self.weight_decay * row, learning_rate, step)

@@ -57,11 +57,11 @@ struct Adam : AdamRule {
 
   DYNEMB_HD Adam(const OptimizerParameters& parameters, const StepOperands& operands)
       : AdamRule(parameters, operands.learning_rate),
-        terms(TermsAt(static_cast<double>(operands.step) + 1.0)) {}
+        of_step(TermsAt(static_cast<double>(operands.step) + 1.0)) {}
 
-  DYNEMB_HD RowTerms Row(float*, const float*, int) const { return terms; }
+  DYNEMB_HD RowTerms Row(float*, const float*, int) const { return of_step; }
 
-  RowTerms terms;
+  RowTerms of_step;
 };
 static_assert(UpdateRule<Adam>);
 

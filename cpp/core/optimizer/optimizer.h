@@ -27,6 +27,7 @@ struct OptimizerParameters {
   float epsilon;
   float initial_state;   // first value of every state column
   float initial_scalar;  // first value of every number per row
+  float weight_decay;    // weight_decay.h
 };
 
 // Operands of one step, equal for all rows.

@@ -1,0 +1,44 @@
+"""What single rules promise beyond the contract, in numbers that can be checked by hand."""
+
+import numpy as np
+
+import dynemb_jax as dj
+from tests.twin import assert_close, create
+
+
+def zeros(optimizer, dim=2):
+    """A table of one feature whose rows begin with 0."""
+    return create(dim, optimizer=optimizer, initializer=dj.initializers.constant(0.0))
+
+
+def train(emb, key, grad, **options):
+    """One step of one key."""
+    acts, emb = dj.lookup(emb, np.array([key]))
+    return dj.apply_gradients(emb, acts, np.array([grad], np.float32), **options)
+
+
+def read(emb, key):
+    """Row and state of one key."""
+    found, rows, state = dj.get(emb, "items", np.array([key]))
+    assert found.all()
+    return rows[0], {name: value[0] for name, value in state.items()}
+
+
+def test_the_mean_of_squares_of_a_row_is_that_of_the_decayed_gradient():
+    rule = dj.optimizers.rowwise_adagrad(1.0, weight_decay=0.5)
+    emb = dj.assign(zeros(rule), "items", np.array([1]), np.array([[2.0, 12.0]]))
+
+    # g + w / 2 = [1, 7], whose squares have the mean 25.
+    emb = train(emb, 1, [0, 1])
+
+    row, state = read(emb, 1)
+    assert state["accumulator"] == 25
+    assert_close(row, [2 - 1 / 5, 12 - 7 / 5])
+
+
+def test_a_decay_of_zero_does_not_look_at_the_row():
+    emb = dj.assign(zeros(dj.optimizers.sgd(1.0)), "items", np.array([1]), [[np.inf, 1.0]])
+
+    emb = train(emb, 1, [1, 1])
+
+    np.testing.assert_array_equal(read(emb, 1)[0], [np.inf, 0])
