@@ -40,6 +40,15 @@ OPTIMIZERS = {
         dj.optimizers.adam(0.01, b1=0.5, b2=0.75, eps=1e-3),
         optimizers.Adam(0.01, b1=0.5, b2=0.75, eps=1e-3),
     ),
+    "rmsprop": (dj.optimizers.rmsprop(0.01), optimizers.Rmsprop(0.01)),
+    "rmsprop_other_start": (
+        dj.optimizers.rmsprop(0.01, decay=0.5, eps=1e-3, initial_scale=1.0),
+        optimizers.Rmsprop(0.01, decay=0.5, eps=1e-3, initial_scale=1.0),
+    ),
+    "rmsprop_without_eps": (
+        dj.optimizers.rmsprop(0.01, eps=0.0),
+        optimizers.Rmsprop(0.01, eps=0.0),
+    ),
     # The gradient decays before the rule sees it.
     "sgd_decay": (
         dj.optimizers.sgd(0.1, weight_decay=0.5),
@@ -60,6 +69,10 @@ OPTIMIZERS = {
     "rowwise_adagrad_decay": (
         dj.optimizers.rowwise_adagrad(0.05, weight_decay=0.5),
         optimizers.L2Decay(optimizers.RowwiseAdagrad(0.05), 0.5),
+    ),
+    "rmsprop_decay": (
+        dj.optimizers.rmsprop(0.01, weight_decay=0.5),
+        optimizers.L2Decay(optimizers.Rmsprop(0.01), 0.5),
     ),
     "adam_decay": (
         dj.optimizers.adam(0.01, weight_decay=0.5),

@@ -15,6 +15,8 @@ from dynemb_jax.optimizers._base import LearningRate as LearningRate
 from dynemb_jax.optimizers._base import NativeRule as NativeRule
 from dynemb_jax.optimizers._base import Optimizer as Optimizer
 from dynemb_jax.optimizers._base import RowNumber as RowNumber
+from dynemb_jax.optimizers._rmsprop import Rmsprop as Rmsprop
+from dynemb_jax.optimizers._rmsprop import rmsprop as rmsprop
 from dynemb_jax.optimizers._sgd import Momentum as Momentum
 from dynemb_jax.optimizers._sgd import Sgd as Sgd
 from dynemb_jax.optimizers._sgd import momentum as momentum

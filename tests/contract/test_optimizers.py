@@ -33,11 +33,15 @@ OPTAX = {
     # With every row in every batch, a row's own count is the number of steps.
     "adam_row": optax.adam(0.01),
     "adam_other_decay": optax.adam(0.01, b1=0.5, b2=0.75, eps=1e-3),
+    "rmsprop": optax.rmsprop(0.01),
+    "rmsprop_other_start": optax.rmsprop(0.01, decay=0.5, eps=1e-3, initial_scale=1.0),
+    "rmsprop_without_eps": optax.rmsprop(0.01, eps=0.0),
     "sgd_decay": decayed(optax.sgd(0.1)),
     "momentum_decay": decayed(optax.sgd(0.1, momentum=0.9)),
     "nesterov_decay": decayed(optax.sgd(0.1, momentum=0.9, nesterov=True)),
     "adagrad_decay": decayed(optax.adagrad(0.05, initial_accumulator_value=0.1, eps=1e-7)),
     "rowwise_adagrad_decay": decayed(dense_rules.rowwise_adagrad(0.05, 0.0, 1e-8)),
+    "rmsprop_decay": decayed(optax.rmsprop(0.01)),
     "adam_decay": decayed(optax.adam(0.01)),
     "adam_row_decay": decayed(optax.adam(0.01)),
 }

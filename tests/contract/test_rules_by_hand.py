@@ -1,9 +1,10 @@
 """What single rules promise beyond the contract, in numbers that can be checked by hand."""
 
 import numpy as np
+import pytest
 
 import dynemb_jax as dj
-from tests.twin import assert_close, create
+from tests.twin import Twin, assert_close, create
 
 
 def zeros(optimizer, dim=2):
@@ -24,6 +25,17 @@ def read(emb, key):
     return rows[0], {name: value[0] for name, value in state.items()}
 
 
+def test_rmsprop_by_hand():
+    rule = dj.optimizers.rmsprop(1.0, decay=0.75, eps=1.0, initial_scale=4.0)
+
+    # nu = 3 + 20 / 4 = 8 and 3 + 0; with eps the roots are 3 and 2.
+    emb = train(zeros(rule), 3, [20**0.5, 0])
+
+    row, state = read(emb, 3)
+    assert_close(row, [-(20**0.5) / 3, 0])
+    assert_close(state["nu"], [8, 3])
+
+
 def test_the_mean_of_squares_of_a_row_is_that_of_the_decayed_gradient():
     rule = dj.optimizers.rowwise_adagrad(1.0, weight_decay=0.5)
     emb = dj.assign(zeros(rule), "items", np.array([1]), np.array([[2.0, 12.0]]))
@@ -42,3 +54,15 @@ def test_a_decay_of_zero_does_not_look_at_the_row():
     emb = train(emb, 1, [1, 1])
 
     np.testing.assert_array_equal(read(emb, 1)[0], [np.inf, 0])
+
+
+@pytest.mark.parametrize("name", ["rmsprop_without_eps"])
+def test_a_row_without_a_gradient_stays_where_nothing_can_be_divided_by(name):
+    twin = Twin(optimizer=name)
+    first = twin.lookup([1]).rows
+
+    # The second one is so small that its square is zero.
+    for tiny in (0.0, 1e-30):
+        twin.train([1], grads=np.full((1, 4), tiny, np.float32))
+
+    np.testing.assert_array_equal(dj.get(twin.emb, "items", np.array([1])).rows, first)

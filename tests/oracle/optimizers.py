@@ -123,3 +123,24 @@ class L2Decay:
     def update(self, row, state, grad, learning_rate, step):
         """Returns the new row and the new state."""
         return self.rule.update(row, state, grad + self.weight_decay * row, learning_rate, step)
+
+
+@dataclass(frozen=True)
+class Rmsprop:
+    """v = d v + (1 - d) g**2; w -= lr g / sqrt(v + eps), still where that divides by 0."""
+
+    learning_rate: object = 0.01
+    decay: float = 0.9
+    eps: float = 1e-8
+    initial_scale: float = 0.0
+
+    def initial_state(self, dim):
+        return {"nu": np.full(dim, self.initial_scale)}
+
+    def update(self, row, state, grad, learning_rate, step):
+        """Returns the new row and the new state."""
+        del step
+        nu = self.decay * state["nu"] + (1 - self.decay) * grad**2
+        root = np.sqrt(nu + self.eps)
+        moved = np.divide(learning_rate * grad, root, out=np.zeros_like(row), where=root != 0)
+        return row - moved, {"nu": nu}

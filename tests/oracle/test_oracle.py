@@ -116,6 +116,16 @@ def test_rowwise_adagrad_by_hand():
     assert state["accumulator"] == 36
 
 
+def test_rmsprop_by_hand():
+    rule = optimizers.Rmsprop(decay=0.75, eps=1.0, initial_scale=4.0)
+
+    row, state = rule.update(np.zeros(1), rule.initial_state(1), np.array([20**0.5]), 1.0, 0)
+
+    # 3 + 20 / 4 = 8
+    np.testing.assert_allclose(row, [-(20**0.5) / 3])
+    np.testing.assert_allclose(state["nu"], [8])
+
+
 def test_adam_forgets_its_start_by_group_step_or_by_row():
     grad, state = np.array([2.0]), {"mu": np.zeros(1), "nu": np.zeros(1)}
     late, _ = optimizers.Adam().update(np.zeros(1), state, grad, 0.01, 10**6)

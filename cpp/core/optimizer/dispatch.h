@@ -5,6 +5,7 @@
 #include "core/optimizer/adam.h"
 #include "core/optimizer/momentum.h"
 #include "core/optimizer/optimizer.h"
+#include "core/optimizer/rmsprop.h"
 #include "core/optimizer/rowwise_adagrad.h"
 #include "core/optimizer/sgd.h"
 #include "core/optimizer/weight_decay.h"
@@ -25,6 +26,8 @@ auto DispatchRule(OptimizerKind kind, Body&& body) {
       return body.template operator()<L2Decay<Momentum>>();
     case OptimizerKind::kNesterovMomentum:
       return body.template operator()<L2Decay<NesterovMomentum>>();
+    case OptimizerKind::kRmsprop:
+      return body.template operator()<L2Decay<Rmsprop>>();
     case OptimizerKind::kRowwiseAdagrad:
       return body.template operator()<L2Decay<RowwiseAdagrad>>();
     case OptimizerKind::kSgd:

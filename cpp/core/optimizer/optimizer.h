@@ -17,8 +17,9 @@ enum class OptimizerKind : int32_t {
   kMomentum = 4,
   kNesterovMomentum = 5,
   kRowwiseAdagrad = 6,
+  kRmsprop = 7,
 };
-inline constexpr int kOptimizerKinds = 7;
+inline constexpr int kOptimizerKinds = 8;
 
 // The numbers of an optimizer; each kind says which it reads.
 struct OptimizerParameters {
