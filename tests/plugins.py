@@ -49,6 +49,18 @@ OPTIMIZERS = {
         dj.optimizers.rmsprop(0.01, eps=0.0),
         optimizers.Rmsprop(0.01, eps=0.0),
     ),
+    "adamw": (
+        dj.optimizers.adamw(0.01),
+        optimizers.DecoupledDecay(optimizers.Adam(0.01), 1e-4),
+    ),
+    "adamw_strong": (
+        dj.optimizers.adamw(0.01, b1=0.5, b2=0.75, eps=1e-3, weight_decay=2.0),
+        optimizers.DecoupledDecay(optimizers.Adam(0.01, b1=0.5, b2=0.75, eps=1e-3), 2.0),
+    ),
+    "adamw_row": (
+        dj.optimizers.adamw(0.01, weight_decay=2.0, bias_correction="row"),
+        optimizers.DecoupledDecay(optimizers.Adam(0.01, bias_correction="row"), 2.0),
+    ),
     # The gradient decays before the rule sees it.
     "sgd_decay": (
         dj.optimizers.sgd(0.1, weight_decay=0.5),

@@ -1,6 +1,6 @@
-"""Adam."""
+"""Adam, with weight decay apart."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from dynemb_jax.optimizers._base import (
 
 @dataclass(frozen=True)
 class _Moments(Optimizer):
-    """The numbers of Adam."""
+    """The numbers of Adam and its kin."""
 
     b1: float = 0.9
     b2: float = 0.999
@@ -90,6 +90,48 @@ def adam(
             this one, so a key first seen at step 10**6 gets nearly no correction. "row": the
             updates of the row itself (4 to 16 bytes more a row), so its first step is as large
             as any row's first step.
-        weight_decay: ``weight_decay * w`` is added to ``g``, before the moments.
+        weight_decay: ``weight_decay * w`` is added to ``g``, before the moments; see also
+            :func:`adamw`.
     """
     return Adam(learning_rate, b1, b2, eps, bias_correction, weight_decay=weight_decay)
+
+
+@dataclass(frozen=True)
+class AdamW(_Moments):
+    """See :func:`adamw`."""
+
+    weight_decay: float = field(default=1e-4, kw_only=True)
+    vectors: ClassVar[tuple[str, ...]] = ("mu", "nu")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("weight_decay", self.weight_decay, 0.0)
+
+    def native(self) -> NativeRule:
+        return self._native(9 if self.by_row else 8, self.weight_decay)
+
+
+def adamw(
+    learning_rate: LearningRate,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 1e-4,
+    bias_correction: str = "global",
+) -> AdamW:
+    """Lazy Adam whose rows decay beside its steps, which their moments do not see.
+
+    As :func:`adam`, and ``w -= lr * weight_decay * w``, of the ``w`` before the step.
+    Loshchilov, Hutter, ICLR 2019, with ``lr`` in the decay as in ``optax.adamw``. A row decays in
+    steps that contain it, so keys that are rare keep their size longer.
+
+    Args:
+        learning_rate: a number or a schedule (callable of the step).
+        b1: decay of the first moment.
+        b2: decay of the second moment.
+        eps: added outside the root.
+        weight_decay: share of a row that a step takes, times ``lr``.
+        bias_correction: "global" or "row", as in :func:`adam`.
+    """
+    return AdamW(learning_rate, b1, b2, eps, bias_correction, weight_decay=weight_decay)

@@ -36,6 +36,29 @@ def test_rmsprop_by_hand():
     assert_close(state["nu"], [8, 3])
 
 
+@pytest.mark.parametrize("correction", ["global", "row"])
+def test_adamw_decays_rows_of_the_batch_and_not_their_moments(correction):
+    rule = dj.optimizers.adamw(0.5, weight_decay=0.25, bias_correction=correction)
+    emb = dj.assign(zeros(rule), "items", np.array([1, 2]), np.full((2, 2), 8.0))
+
+    emb = train(emb, 1, [0, 0])
+
+    row, state = read(emb, 1)
+    np.testing.assert_array_equal(row, [7, 7])  # 8 - 0.5 * 0.25 * 8
+    assert not state["mu"].any()
+    assert not state["nu"].any()
+    np.testing.assert_array_equal(read(emb, 2)[0], [8, 8])
+
+
+def test_the_learning_rate_of_a_step_is_that_of_its_decay():
+    rule = dj.optimizers.adamw(0.5, weight_decay=0.25)
+    emb = dj.assign(zeros(rule), "items", np.array([1]), np.full((1, 2), 8.0))
+
+    emb = train(emb, 1, [0, 0], learning_rate=2.0)
+
+    np.testing.assert_array_equal(read(emb, 1)[0], [4, 4])
+
+
 def test_the_mean_of_squares_of_a_row_is_that_of_the_decayed_gradient():
     rule = dj.optimizers.rowwise_adagrad(1.0, weight_decay=0.5)
     emb = dj.assign(zeros(rule), "items", np.array([1]), np.array([[2.0, 12.0]]))

@@ -126,6 +126,16 @@ class L2Decay:
 
 
 @dataclass(frozen=True)
+class DecoupledDecay(L2Decay):
+    """Another rule, and lr wd of the old row taken away."""
+
+    def update(self, row, state, grad, learning_rate, step):
+        """Returns the new row and the new state."""
+        new, state = self.rule.update(row, state, grad, learning_rate, step)
+        return new - learning_rate * self.weight_decay * row, state
+
+
+@dataclass(frozen=True)
 class Rmsprop:
     """v = d v + (1 - d) g**2; w -= lr g / sqrt(v + eps), still where that divides by 0."""
 

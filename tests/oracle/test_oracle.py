@@ -126,6 +126,15 @@ def test_rmsprop_by_hand():
     np.testing.assert_allclose(state["nu"], [8])
 
 
+def test_decays_by_hand():
+    row, grad = np.array([8.0]), np.array([1.0])
+
+    l2, _ = optimizers.L2Decay(optimizers.Sgd(), 0.25).update(row, {}, grad, 0.5, 0)
+    apart, _ = optimizers.DecoupledDecay(optimizers.Sgd(), 0.25).update(row, {}, grad, 0.5, 0)
+
+    assert l2 == apart == 8 - 0.5 * (1 + 2)
+
+
 def test_adam_forgets_its_start_by_group_step_or_by_row():
     grad, state = np.array([2.0]), {"mu": np.zeros(1), "nu": np.zeros(1)}
     late, _ = optimizers.Adam().update(np.zeros(1), state, grad, 0.01, 10**6)

@@ -22,6 +22,10 @@ auto DispatchRule(OptimizerKind kind, Body&& body) {
       return body.template operator()<L2Decay<Adam>>();
     case OptimizerKind::kAdamPerRow:
       return body.template operator()<L2Decay<AdamPerRow>>();
+    case OptimizerKind::kAdamW:
+      return body.template operator()<DecoupledDecay<Adam>>();
+    case OptimizerKind::kAdamWPerRow:
+      return body.template operator()<DecoupledDecay<AdamPerRow>>();
     case OptimizerKind::kMomentum:
       return body.template operator()<L2Decay<Momentum>>();
     case OptimizerKind::kNesterovMomentum:

@@ -18,8 +18,10 @@ enum class OptimizerKind : int32_t {
   kNesterovMomentum = 5,
   kRowwiseAdagrad = 6,
   kRmsprop = 7,
+  kAdamW = 8,
+  kAdamWPerRow = 9,
 };
-inline constexpr int kOptimizerKinds = 8;
+inline constexpr int kOptimizerKinds = 10;
 
 // The numbers of an optimizer; each kind says which it reads.
 struct OptimizerParameters {

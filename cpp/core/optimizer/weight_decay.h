@@ -1,6 +1,8 @@
 // Rows drawn to zero, around a rule that knows nothing of it. Lazy: only rows of the
 // batch decay.
 //   L2Decay         g + wd w in place of g, in the rule's sums too
+//   DecoupledDecay  w -= lr wd w (of the w before) beside the rule's own step:
+//                   I. Loshchilov, F. Hutter, ICLR 2019, with lr as in optax.adamw
 #pragma once
 
 #include "core/exact_math.h"
@@ -27,6 +29,21 @@ struct L2Decay : Rule {
   }
 
   float weight_decay;
+};
+
+template <UpdateRule Rule>
+struct DecoupledDecay : Rule {
+  DYNEMB_HD DecoupledDecay(const OptimizerParameters& parameters, const StepOperands& operands)
+      : Rule(parameters, operands), shrinkage(operands.learning_rate * parameters.weight_decay) {}
+
+  DYNEMB_HD void Column(typename Rule::RowTerms terms, float g, float& w, float& s0,
+                        float& s1) const {
+    const float loss = shrinkage * w;
+    Rule::Column(terms, g, w, s0, s1);
+    w -= loss;
+  }
+
+  float shrinkage;
 };
 
 }  // namespace dynemb
