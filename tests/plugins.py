@@ -61,6 +61,18 @@ OPTIMIZERS = {
         dj.optimizers.adamw(0.01, weight_decay=2.0, bias_correction="row"),
         optimizers.DecoupledDecay(optimizers.Adam(0.01, bias_correction="row"), 2.0),
     ),
+    "partial_rowwise_adam": (
+        dj.optimizers.partial_rowwise_adam(0.01),
+        optimizers.PartialRowwiseAdam(0.01),
+    ),
+    "partial_rowwise_adam_row": (
+        dj.optimizers.partial_rowwise_adam(0.01, bias_correction="row"),
+        optimizers.PartialRowwiseAdam(0.01, bias_correction="row"),
+    ),
+    "partial_rowwise_adam_other_decay": (
+        dj.optimizers.partial_rowwise_adam(0.01, b1=0.5, b2=0.75, eps=1e-3),
+        optimizers.PartialRowwiseAdam(0.01, b1=0.5, b2=0.75, eps=1e-3),
+    ),
     # The gradient decays before the rule sees it.
     "sgd_decay": (
         dj.optimizers.sgd(0.1, weight_decay=0.5),

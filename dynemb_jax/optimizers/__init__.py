@@ -11,8 +11,10 @@ from dynemb_jax.optimizers._adagrad import adagrad as adagrad
 from dynemb_jax.optimizers._adagrad import rowwise_adagrad as rowwise_adagrad
 from dynemb_jax.optimizers._adam import Adam as Adam
 from dynemb_jax.optimizers._adam import AdamW as AdamW
+from dynemb_jax.optimizers._adam import PartialRowwiseAdam as PartialRowwiseAdam
 from dynemb_jax.optimizers._adam import adam as adam
 from dynemb_jax.optimizers._adam import adamw as adamw
+from dynemb_jax.optimizers._adam import partial_rowwise_adam as partial_rowwise_adam
 from dynemb_jax.optimizers._base import LearningRate as LearningRate
 from dynemb_jax.optimizers._base import NativeRule as NativeRule
 from dynemb_jax.optimizers._base import Optimizer as Optimizer

@@ -1,4 +1,4 @@
-"""Adam, with weight decay apart."""
+"""Adam, with weight decay apart, and with one second moment a row."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -135,3 +135,42 @@ def adamw(
         bias_correction: "global" or "row", as in :func:`adam`.
     """
     return AdamW(learning_rate, b1, b2, eps, bias_correction, weight_decay=weight_decay)
+
+
+@dataclass(frozen=True)
+class PartialRowwiseAdam(_Moments):
+    """See :func:`partial_rowwise_adam`."""
+
+    vectors: ClassVar[tuple[str, ...]] = ("mu",)
+
+    @property
+    def scalars(self) -> tuple[RowNumber, ...]:
+        """The second moment, and the row's own step count where bias correction uses it."""
+        return (RowNumber("nu", np.dtype(np.float32)), *super().scalars)
+
+    def native(self) -> NativeRule:
+        return self._native(11 if self.by_row else 10, 0.0)
+
+
+def partial_rowwise_adam(
+    learning_rate: LearningRate,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    bias_correction: str = "global",
+) -> PartialRowwiseAdam:
+    """Lazy Adam with one second moment a row: little more than half of Adam's state.
+
+    As :func:`adam`, but ``nu = b2 nu + (1 - b2) mean(g**2)`` over the row, a number, and nothing
+    moves where ``sqrt(nu)`` and ``eps`` are 0. Kingma, Ba, ICLR 2015; the mean over the row as in
+    FBGEMM's partial row-wise Adam.
+
+    Args:
+        learning_rate: a number or a schedule (callable of the step).
+        b1: decay of the first moment.
+        b2: decay of the second moment.
+        eps: added outside the root.
+        bias_correction: "global" or "row", as in :func:`adam`; "row" takes no more memory here.
+    """
+    return PartialRowwiseAdam(learning_rate, b1, b2, eps, bias_correction)

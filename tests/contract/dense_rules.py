@@ -14,3 +14,18 @@ def rowwise_adagrad(learning_rate, start, eps):
         return -learning_rate * grads / (jnp.sqrt(sums) + eps), sums
 
     return optax.GradientTransformation(init, update)
+
+
+def partial_rowwise_adam(learning_rate, b1=0.9, b2=0.999, eps=1e-8):
+    def init(params):
+        return 0, jnp.zeros_like(params), jnp.zeros((len(params), 1))
+
+    def update(grads, state, params=None):
+        del params
+        t, mu, nu = state[0] + 1, state[1], state[2]
+        mu = b1 * mu + (1 - b1) * grads
+        nu = b2 * nu + (1 - b2) * jnp.square(grads).mean(1, keepdims=True)
+        root = jnp.sqrt(nu / (1 - b2**t))
+        return -learning_rate * mu / (1 - b1**t) / (root + eps), (t, mu, nu)
+
+    return optax.GradientTransformation(init, update)

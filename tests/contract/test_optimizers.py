@@ -39,6 +39,9 @@ OPTAX = {
     "adamw": optax.adamw(0.01),
     "adamw_strong": optax.adamw(0.01, b1=0.5, b2=0.75, eps=1e-3, weight_decay=2.0),
     "adamw_row": optax.adamw(0.01, weight_decay=2.0),
+    "partial_rowwise_adam": dense_rules.partial_rowwise_adam(0.01),
+    "partial_rowwise_adam_row": dense_rules.partial_rowwise_adam(0.01),
+    "partial_rowwise_adam_other_decay": dense_rules.partial_rowwise_adam(0.01, 0.5, 0.75, 1e-3),
     "sgd_decay": decayed(optax.sgd(0.1)),
     "momentum_decay": decayed(optax.sgd(0.1, momentum=0.9)),
     "nesterov_decay": decayed(optax.sgd(0.1, momentum=0.9, nesterov=True)),
@@ -174,7 +177,9 @@ def test_rowwise_adagrad_by_hand():
 
 
 @pytest.mark.parametrize("dim", [1, 3, 8, 1021, 4096])
-@pytest.mark.parametrize("name", ["rowwise_adagrad", "rowwise_adagrad_decay"])
+@pytest.mark.parametrize(
+    "name", ["rowwise_adagrad", "rowwise_adagrad_decay", "partial_rowwise_adam_row"]
+)
 def test_a_sum_over_a_row_takes_every_column_once(name, dim):
     twin = Twin(dim, optimizer=name)
 

@@ -79,6 +79,36 @@ def test_a_decay_of_zero_does_not_look_at_the_row():
     np.testing.assert_array_equal(read(emb, 1)[0], [np.inf, 0])
 
 
+def test_partial_rowwise_adam_by_hand():
+    rule = dj.optimizers.partial_rowwise_adam(1.0, b1=0.5, b2=0.75, bias_correction="row")
+
+    # The corrections undo the decays: nu / (1 - b2) = 25, mu / (1 - b1) = g.
+    emb = train(zeros(rule), 3, [7, 1], step=10**6)
+
+    row, state = read(emb, 3)
+    assert_close(row, [-7 / 5, -1 / 5])
+    np.testing.assert_array_equal(state["mu"], [3.5, 0.5])
+    assert (state["nu"], state["count"]) == (6.25, 1)
+    assert (state["nu"].dtype, state["count"].dtype) == (np.float32, np.int32)
+
+
+def test_each_number_of_a_row_is_assigned_by_its_own_name():
+    rule = dj.optimizers.partial_rowwise_adam(1.0, bias_correction="row")
+    emb = zeros(rule)
+    state = {
+        "count": np.array([2**31 - 1, -(2**31), 7]),
+        "nu": np.array([0.5, -0.0, np.inf]),
+        "mu": np.arange(6.0).reshape(3, 2),
+    }
+
+    emb = dj.assign(emb, "items", np.arange(3), np.zeros((3, 2)), state)
+
+    got = dj.get(emb, "items", np.arange(3)).state
+    assert list(got) == ["mu", "nu", "count"]
+    for name, value in state.items():
+        np.testing.assert_array_equal(got[name], value)
+
+
 @pytest.mark.parametrize("name", ["rmsprop_without_eps"])
 def test_a_row_without_a_gradient_stays_where_nothing_can_be_divided_by(name):
     twin = Twin(optimizer=name)
@@ -89,3 +119,13 @@ def test_a_row_without_a_gradient_stays_where_nothing_can_be_divided_by(name):
         twin.train([1], grads=np.full((1, 4), tiny, np.float32))
 
     np.testing.assert_array_equal(dj.get(twin.emb, "items", np.array([1])).rows, first)
+
+
+def test_partial_rowwise_adam_without_eps_stays_until_it_has_a_gradient():
+    emb = create(4, optimizer=dj.optimizers.partial_rowwise_adam(0.1, eps=0.0))
+    first = read(dj.lookup(emb, np.array([1]))[1], 1)[0]
+    emb = dj.resync(emb)
+
+    emb = train(emb, 1, [0, 0, 0, 0])
+
+    np.testing.assert_array_equal(read(emb, 1)[0], first)

@@ -154,3 +154,31 @@ class Rmsprop:
         root = np.sqrt(nu + self.eps)
         moved = np.divide(learning_rate * grad, root, out=np.zeros_like(row), where=root != 0)
         return row - moved, {"nu": nu}
+
+
+@dataclass(frozen=True)
+class PartialRowwiseAdam:
+    """Lazy Adam whose second moment is one number a row, of the mean of g**2."""
+
+    learning_rate: object = 0.01
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+    bias_correction: str = "global"
+
+    def initial_state(self, dim):
+        state = {"mu": np.zeros(dim), "nu": np.float64(0)}
+        return state | ({"count": np.int32(0)} if self.bias_correction == "row" else {})
+
+    def update(self, row, state, grad, learning_rate, step):
+        """Returns the new row and the new state."""
+        mu = self.b1 * state["mu"] + (1 - self.b1) * grad
+        nu = self.b2 * state["nu"] + (1 - self.b2) * np.mean(grad**2)
+        new = {"mu": mu, "nu": nu}
+        t = step + 1
+        if self.bias_correction == "row":
+            t = int(state["count"]) + 1
+            new["count"] = np.int32(t)
+        divisor = np.sqrt(nu / (1 - self.b2**t)) + self.eps
+        moved = 0 if divisor == 0 else learning_rate * mu / (1 - self.b1**t) / divisor
+        return row - moved, new

@@ -135,6 +135,15 @@ def test_decays_by_hand():
     assert l2 == apart == 8 - 0.5 * (1 + 2)
 
 
+def test_partial_rowwise_adam_by_hand():
+    rule = optimizers.PartialRowwiseAdam(b1=0.5, b2=0.75, eps=0.0)
+
+    row, state = rule.update(np.zeros(2), rule.initial_state(2), np.array([7.0, 1.0]), 1.0, 0)
+
+    np.testing.assert_allclose(row, [-7 / 5, -1 / 5])
+    assert state["nu"] == 25 / 4
+
+
 def test_adam_forgets_its_start_by_group_step_or_by_row():
     grad, state = np.array([2.0]), {"mu": np.zeros(1), "nu": np.zeros(1)}
     late, _ = optimizers.Adam().update(np.zeros(1), state, grad, 0.01, 10**6)

@@ -5,6 +5,7 @@
 #include "core/optimizer/adam.h"
 #include "core/optimizer/momentum.h"
 #include "core/optimizer/optimizer.h"
+#include "core/optimizer/partial_rowwise_adam.h"
 #include "core/optimizer/rmsprop.h"
 #include "core/optimizer/rowwise_adagrad.h"
 #include "core/optimizer/sgd.h"
@@ -30,6 +31,10 @@ auto DispatchRule(OptimizerKind kind, Body&& body) {
       return body.template operator()<L2Decay<Momentum>>();
     case OptimizerKind::kNesterovMomentum:
       return body.template operator()<L2Decay<NesterovMomentum>>();
+    case OptimizerKind::kPartialRowwiseAdam:
+      return body.template operator()<PartialRowwiseAdam>();
+    case OptimizerKind::kPartialRowwiseAdamPerRow:
+      return body.template operator()<PartialRowwiseAdamPerRow>();
     case OptimizerKind::kRmsprop:
       return body.template operator()<L2Decay<Rmsprop>>();
     case OptimizerKind::kRowwiseAdagrad:

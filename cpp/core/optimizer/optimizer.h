@@ -20,8 +20,10 @@ enum class OptimizerKind : int32_t {
   kRmsprop = 7,
   kAdamW = 8,
   kAdamWPerRow = 9,
+  kPartialRowwiseAdam = 10,
+  kPartialRowwiseAdamPerRow = 11,
 };
-inline constexpr int kOptimizerKinds = 10;
+inline constexpr int kOptimizerKinds = 12;
 
 // The numbers of an optimizer; each kind says which it reads.
 struct OptimizerParameters {
