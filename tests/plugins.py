@@ -73,6 +73,16 @@ OPTIMIZERS = {
         dj.optimizers.partial_rowwise_adam(0.01, b1=0.5, b2=0.75, eps=1e-3),
         optimizers.PartialRowwiseAdam(0.01, b1=0.5, b2=0.75, eps=1e-3),
     ),
+    "ftrl": (dj.optimizers.ftrl(0.1), optimizers.Ftrl(0.1)),
+    "ftrl_l1": (dj.optimizers.ftrl(0.1, l1=0.8), optimizers.Ftrl(0.1, l1=0.8)),
+    "ftrl_all": (
+        dj.optimizers.ftrl(0.2, l1=0.3, l2=0.5, beta=1.0, initial_accumulator=0.0),
+        optimizers.Ftrl(0.2, l1=0.3, l2=0.5, beta=1.0, initial_accumulator=0.0),
+    ),
+    "ftrl_without_start": (
+        dj.optimizers.ftrl(0.1, l2=0.5, initial_accumulator=0.0),
+        optimizers.Ftrl(0.1, l2=0.5, initial_accumulator=0.0),
+    ),
     # The gradient decays before the rule sees it.
     "sgd_decay": (
         dj.optimizers.sgd(0.1, weight_decay=0.5),

@@ -53,6 +53,9 @@ class NativeRule:
     initial_state: float = 0.0
     initial_scalar: float = 0.0
     weight_decay: float = 0.0
+    l1: float = 0.0
+    l2: float = 0.0
+    initial_sum: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -29,3 +29,25 @@ def partial_rowwise_adam(learning_rate, b1=0.9, b2=0.999, eps=1e-8):
         return -learning_rate * mu / (1 - b1**t) / (root + eps), (t, mu, nu)
 
     return optax.GradientTransformation(init, update)
+
+
+def ftrl(learning_rate, l1=0.0, l2=0.0, beta=0.0, start=0.1):
+    """Algorithm 1 of McMahan et al., 2013, line by line.
+
+    Its sums begin with the proximal term of beta and start, centred at the first rows.
+    """
+
+    def init(params):
+        centre = -(beta + jnp.sqrt(start)) / learning_rate * params
+        return centre, jnp.full_like(params, start)
+
+    def update(grads, state, params):
+        z, n = state
+        sigma = (jnp.sqrt(n + grads**2) - jnp.sqrt(n)) / learning_rate
+        z = z + grads - sigma * params
+        n = n + grads**2
+        strength = (beta + jnp.sqrt(n)) / learning_rate + l2
+        new = jnp.where(jnp.abs(z) <= l1, 0.0, -(z - jnp.sign(z) * l1) / strength)
+        return new - params, (z, n)
+
+    return optax.GradientTransformation(init, update)

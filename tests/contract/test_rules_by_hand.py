@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dynemb_jax as dj
-from tests.twin import Twin, assert_close, create
+from tests.twin import Twin, assert_close, create, random_grads
 
 
 def zeros(optimizer, dim=2):
@@ -109,7 +109,7 @@ def test_each_number_of_a_row_is_assigned_by_its_own_name():
         np.testing.assert_array_equal(got[name], value)
 
 
-@pytest.mark.parametrize("name", ["rmsprop_without_eps"])
+@pytest.mark.parametrize("name", ["rmsprop_without_eps", "ftrl_without_start"])
 def test_a_row_without_a_gradient_stays_where_nothing_can_be_divided_by(name):
     twin = Twin(optimizer=name)
     first = twin.lookup([1]).rows
@@ -129,3 +129,80 @@ def test_partial_rowwise_adam_without_eps_stays_until_it_has_a_gradient():
     emb = train(emb, 1, [0, 0, 0, 0])
 
     np.testing.assert_array_equal(read(emb, 1)[0], first)
+
+
+def test_ftrl_by_hand():
+    rule = dj.optimizers.ftrl(1.0, l1=1.0, l2=1.0, beta=1.0, initial_accumulator=0.0)
+
+    # n = [9, 1], q = 1 + [3, 1]. The paper's z is [3, 1]: the second column rests.
+    emb = train(zeros(rule), 5, [3, 1])
+    row, state = read(emb, 5)
+    assert_close(row, [-2 / 5, 0])
+    assert_close(state["z"], [3 - 4 * 2 / 5, 1])
+    np.testing.assert_array_equal(state["n"], [9, 1])
+
+    # n = [25, 1], q = 1 + [5, 1]. The paper's z is [3 + 4 + (6 - 4) * 2 / 5, 1].
+    emb = train(emb, 5, [4, 0])
+    row, state = read(emb, 5)
+    assert_close(row, [-6.8 / 7, 0])
+    assert_close(state["z"], [7.8 - 6 * 6.8 / 7, 1])
+    np.testing.assert_array_equal(state["n"], [25, 1])
+
+
+def test_a_large_l1_makes_columns_exactly_zero_and_gradients_free_them():
+    rule = dj.optimizers.ftrl(0.5, l1=10.0)
+    emb = create(2, optimizer=rule, initializer=dj.initializers.constant(0.25))
+
+    emb = train(emb, 1, [1, -1])
+    np.testing.assert_array_equal(read(emb, 1)[0], [0, 0])
+    emb = train(emb, 1, [30, 1])
+
+    row, _ = read(emb, 1)
+    assert row[0] < 0
+    assert row[1] == 0
+
+
+def test_ftrl_keeps_first_values_until_a_penalty_or_a_gradient_moves_them():
+    free, bound = dj.optimizers.ftrl(0.1), dj.optimizers.ftrl(0.1, l2=0.5)
+    first = read(dj.lookup(create(optimizer=free), np.array([1]))[1], 1)[0]
+    q = 0.1**0.5 / 0.1
+
+    moved = [read(train(create(optimizer=rule), 1, [0] * 4), 1)[0] for rule in (free, bound)]
+
+    assert first.all()
+    np.testing.assert_array_equal(moved[0], first)
+    assert_close(moved[1], first * q / (q + 0.5))
+
+
+def test_ftrl_without_penalties_is_adagrad():
+    rules = (
+        dj.optimizers.ftrl(0.05, initial_accumulator=0.5),
+        dj.optimizers.adagrad(0.05, initial_accumulator=0.5, eps=0.0),
+    )
+    tables = [create(optimizer=rule) for rule in rules]
+
+    for step in range(5):
+        tables = [train(emb, 1, random_grads(4, step)) for emb in tables]
+
+    assert_close(*(read(emb, 1)[0] for emb in tables))
+
+
+def test_a_schedule_of_ftrl_moves_no_row_by_itself():
+    emb = create(optimizer=dj.optimizers.ftrl(0.5))
+    emb = train(emb, 1, [1, -2, 3, -4])
+    before = read(emb, 1)[0]
+
+    for rate in (0.25, 1e-3, 0.0, 0.5):
+        emb = train(emb, 1, [0, 0, 0, 0], learning_rate=rate)
+
+    np.testing.assert_array_equal(read(emb, 1)[0], before)
+
+
+def test_ftrl_at_a_learning_rate_of_zero_moves_no_row():
+    emb = create(optimizer=dj.optimizers.ftrl(0.5, l1=0.125, l2=0.5))
+    emb = train(emb, 1, [1, -2, 3, 0.0625])
+    before = read(emb, 1)[0]
+
+    emb = train(emb, 1, [8, 8, 8, 8], learning_rate=0.0)
+
+    np.testing.assert_array_equal(read(emb, 1)[0], before)

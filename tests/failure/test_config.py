@@ -123,8 +123,9 @@ def test_a_table_in_place_of_a_feature_is_refused_with_the_cure():
         lambda: dj.optimizers.adagrad(0.1, initial_accumulator=-1.0),
         lambda: dj.optimizers.adagrad(0.1, eps=-1e-7),
         lambda: dj.optimizers.sgd("fast"),
+        lambda: dj.optimizers.ftrl(-0.1),
     ],
-    ids=["b1", "b2", "correction", "accumulator", "eps", "rate"],
+    ids=["b1", "b2", "correction", "accumulator", "eps", "rate", "negative"],
 )
 def test_an_impossible_optimizer_is_refused(make):
     with pytest.raises(dj.errors.ConfigError):
@@ -154,6 +155,10 @@ def test_an_impossible_optimizer_is_refused(make):
         (dj.optimizers.partial_rowwise_adam, "b2", 1.0),
         (dj.optimizers.partial_rowwise_adam, "eps", -1e-8),
         (dj.optimizers.partial_rowwise_adam, "bias_correction", None),
+        (dj.optimizers.ftrl, "l1", -1.0),
+        (dj.optimizers.ftrl, "l2", float("inf")),
+        (dj.optimizers.ftrl, "beta", True),
+        (dj.optimizers.ftrl, "initial_accumulator", -0.1),
         (dj.optimizers.sgd, "weight_decay", -0.1),
         (dj.optimizers.momentum, "weight_decay", float("inf")),
         (dj.optimizers.adagrad, "weight_decay", float("nan")),

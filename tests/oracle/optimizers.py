@@ -182,3 +182,35 @@ class PartialRowwiseAdam:
         divisor = np.sqrt(nu / (1 - self.b2**t)) + self.eps
         moved = 0 if divisor == 0 else learning_rate * mu / (1 - self.b1**t) / divisor
         return row - moved, new
+
+
+@dataclass(frozen=True)
+class Ftrl:
+    """Algorithm 1 of McMahan et al., 2013; its z is the state's less q w.
+
+    q = (beta + sqrt(n + initial_accumulator)) / lr; nothing moves where it is 0.
+    """
+
+    learning_rate: object = 0.1
+    l1: float = 0.0
+    l2: float = 0.0
+    beta: float = 0.0
+    initial_accumulator: float = 0.1
+
+    def initial_state(self, dim):
+        return {"z": np.zeros(dim), "n": np.zeros(dim)}
+
+    def _q(self, n, learning_rate):
+        return (self.beta + np.sqrt(n + self.initial_accumulator)) / learning_rate
+
+    def update(self, row, state, grad, learning_rate, step):
+        """Returns the new row and the new state."""
+        del step
+        n = state["n"] + grad**2
+        before, q = self._q(state["n"], learning_rate), self._q(n, learning_rate)
+        z = state["z"] - before * row
+        z = z + grad - (q - before) * row
+        divisor = np.where(q == 0, 1.0, q + self.l2)
+        new = np.where(np.abs(z) <= self.l1, 0.0, -(z - np.sign(z) * self.l1) / divisor)
+        new = np.where(q == 0, row, new)
+        return new, {"z": np.where(q == 0, state["z"], z + q * new), "n": n}

@@ -3,6 +3,7 @@
 
 #include "core/optimizer/adagrad.h"
 #include "core/optimizer/adam.h"
+#include "core/optimizer/ftrl.h"
 #include "core/optimizer/momentum.h"
 #include "core/optimizer/optimizer.h"
 #include "core/optimizer/partial_rowwise_adam.h"
@@ -27,6 +28,8 @@ auto DispatchRule(OptimizerKind kind, Body&& body) {
       return body.template operator()<DecoupledDecay<Adam>>();
     case OptimizerKind::kAdamWPerRow:
       return body.template operator()<DecoupledDecay<AdamPerRow>>();
+    case OptimizerKind::kFtrl:
+      return body.template operator()<Ftrl>();
     case OptimizerKind::kMomentum:
       return body.template operator()<L2Decay<Momentum>>();
     case OptimizerKind::kNesterovMomentum:

@@ -22,8 +22,9 @@ enum class OptimizerKind : int32_t {
   kAdamWPerRow = 9,
   kPartialRowwiseAdam = 10,
   kPartialRowwiseAdamPerRow = 11,
+  kFtrl = 12,
 };
-inline constexpr int kOptimizerKinds = 12;
+inline constexpr int kOptimizerKinds = 13;
 
 // The numbers of an optimizer; each kind says which it reads.
 struct OptimizerParameters {
@@ -33,6 +34,8 @@ struct OptimizerParameters {
   float initial_state;   // first value of every state column
   float initial_scalar;  // first value of every number per row
   float weight_decay;    // weight_decay.h
+  float l1, l2;          // FTRL's penalties
+  float initial_sum;     // FTRL's first sum of squares
 };
 
 // Operands of one step, equal for all rows.
