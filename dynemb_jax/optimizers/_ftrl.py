@@ -54,11 +54,12 @@ def ftrl(
 
     and nothing where ``q`` is 0. Both states begin with 0: ``n`` is the sum of squares without
     ``initial_accumulator``, and ``z`` is the paper's plus ``q * w``. For a row that begins with
-    0 this is Algorithm 1. Any other row keeps its first value until its first update; then
-    ``beta`` and ``initial_accumulator``, which weigh like gradients seen before, hold it there,
-    and ``l1``, ``l2`` and gradients move it. Without penalties that is
-    ``w -= lr * g / (beta + sqrt(n + initial_accumulator))``. Where ``l1`` shall give rows of
-    zeros, let tables begin with ``initializers.constant(0.0)``.
+    0, at one learning rate, this is Algorithm 1. Any other row keeps its first value until its
+    first update; then ``beta`` and ``initial_accumulator``, which weigh like gradients seen
+    before, hold it there, and ``l1``, ``l2`` and gradients move it. Without penalties that is
+    ``w -= lr * g / (beta + sqrt(n + initial_accumulator))``. A schedule changes steps, where it
+    would rescale weights computed from the paper's ``z``. Where ``l1`` shall give rows of zeros,
+    let tables begin with ``initializers.constant(0.0)``.
 
     Args:
         learning_rate: a number or a schedule (callable of the step), not negative.
