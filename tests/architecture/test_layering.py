@@ -3,6 +3,7 @@
 import ast
 import pathlib
 import re
+import subprocess
 import sys
 
 import pytest
@@ -40,9 +41,12 @@ PYTHON_LAYERS = {
     "embeddings": {"errors", "config", "group"},
     "lookups": {"errors", "keys", "inputs", "_primitives", "_autodiff", "group", "embeddings"},
     "updates": {"errors", "_primitives", "group", "embeddings"},
+    "flax": {"errors", "embeddings", "lookups", "updates"},
 }
 LEAVES = {"errors", "optimizers", "initializers", "config"}
 JAX_INTERNALS = {"_primitives/define.py"}
+# Optional libraries, and the only package that imports each; nothing of ours imports that one.
+OUTERMOST = {"flax": "flax"}
 ORACLE_LIBRARIES = {"numpy", "scipy"}
 
 SOURCES = sorted(path for path in CPP.rglob("*") if path.suffix in {".h", ".cc", ".cu", ".cuh"})
@@ -120,6 +124,24 @@ def test_jax_internals_are_imported_in_one_file(path: pathlib.Path):
     internal = {name for name in imported(path) if name.startswith("jax._src")}
 
     assert not internal or str(path.relative_to(PACKAGE)) in JAX_INTERNALS
+
+
+@pytest.mark.parametrize("path", MODULES, ids=ids(MODULES))
+def test_optional_libraries_stay_in_the_outermost_layers(path: pathlib.Path):
+    for library, home in OUTERMOST.items():
+        if layer(path) != home:
+            assert library not in {name.split(".")[0] for name in imported(path)}
+            assert home not in own_layers(path)
+
+
+def test_importing_the_library_imports_no_optional_one():
+    script = "import sys, dynemb_jax; assert not set(sys.argv[1:]) & set(sys.modules), sys.argv"
+
+    done = subprocess.run(
+        [sys.executable, "-c", script, *OUTERMOST], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("path", MODULES, ids=ids(MODULES))
