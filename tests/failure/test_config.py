@@ -48,11 +48,9 @@ def test_an_unknown_option_is_refused_and_the_known_ones_are_named():
 
 
 NOT_YET = {
-    "eviction": object(),
     "admission": object(),
     "placement": "host",
     "dtype": jnp.bfloat16,
-    "on_full": "evict",
 }
 
 
