@@ -103,8 +103,8 @@ def create(
             same nest. Features that name the same TableConfig share the table.
         seed: of the first values of rows; any integer, taken modulo 2**64.
         deterministic: the same batches give the same bits. On the CPU they always do.
-        max_outstanding: training lookups that may wait for their update at a time, for tables with
-            eviction: the rows of so many latest lookups are not evicted.
+        max_outstanding: for tables with eviction: rows of so many latest training lookups are not
+            evicted before their update.
         mesh: not available yet.
         axis: not available yet.
 

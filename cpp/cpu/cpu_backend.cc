@@ -56,9 +56,12 @@ uint32_t CpuBackend::NextEpoch() {
 
 uint32_t CpuBackend::NextLookup() {
   const uint32_t epoch = NextEpoch();
-  const int64_t max_outstanding = configs()[0].max_outstanding;
-  if (std::ssize(outstanding_) == max_outstanding) outstanding_.erase(outstanding_.begin());
-  outstanding_.push_back(epoch);
+  const int64_t number = ++lookups_;
+  // By age, not by how many wait: one whose update never comes would stay for ever
+  // in front of lookups that are updated at once.
+  const int64_t released = number - configs()[0].max_outstanding;
+  std::erase_if(outstanding_, [&](const Outstanding& one) { return one.number <= released; });
+  outstanding_.push_back({epoch, number});
   return epoch;
 }
 
@@ -74,11 +77,11 @@ Status CpuBackend::CheckLookup(const LookupResidual& lookup) const {
     if (table.last_evicted_epoch() < epoch) continue;
     return MakeStatus(
         StatusCode::kTooManyOutstanding, "apply_gradients: table '", table.config().name,
-        "' no longer keeps rows for these acts, and has evicted some since that may be theirs: at "
-        "most max_outstanding=",
+        "' no longer keeps rows for these acts, and has evicted some since that may be theirs: the "
+        "max_outstanding=",
         table.config().max_outstanding,
-        " lookups wait for their update, and these acts are older or were applied before; apply "
-        "them sooner, or raise max_outstanding in dynemb_jax.create.");
+        " latest lookups may wait for their update, and these acts are older or were applied "
+        "before; apply them sooner, or raise max_outstanding in dynemb_jax.create.");
   }
   return Status();
 }

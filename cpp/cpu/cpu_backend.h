@@ -48,12 +48,12 @@ class CpuBackend : public Backend {
   Status CheckLookup(const LookupResidual& lookup) const;
   // An epoch that no stamp carries yet, for one pass over rows.
   uint32_t NextEpoch();
-  // The same for a new lookup, which counts as outstanding until its update comes or
-  // max_outstanding later ones do.
+  // The same for a new lookup, which is outstanding until its update comes or
+  // max_outstanding later lookups do.
   uint32_t NextLookup();
   // Rows claimed in this epoch or later are pinned; `current` is of the batch at hand.
   uint32_t OldestPinned(uint32_t current) const {
-    return outstanding_.empty() ? current : outstanding_.front();
+    return outstanding_.empty() ? current : outstanding_.front().epoch;
   }
   // Rows were freed: acts of all lookups so far are stale.
   void ForgetLookups() { last_erase_epoch_ = epoch_; }
@@ -68,7 +68,12 @@ class CpuBackend : public Backend {
   uint32_t epoch_ = 0;    // of the latest pass over rows
   uint32_t last_erase_epoch_ = 0;
   uint32_t last_lookup_epoch_ = 0;
-  std::vector<uint32_t> outstanding_;  // epochs of lookups, ascending
+  struct Outstanding {
+    uint32_t epoch;
+    int64_t number;  // of the lookup, from 1
+  };
+  std::vector<Outstanding> outstanding_;  // ascending
+  int64_t lookups_ = 0;
   bool last_was_lookup_ = false;
   uint64_t last_ids_checksum_ = 0;
 };

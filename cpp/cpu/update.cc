@@ -289,7 +289,8 @@ Status CpuBackend::Update(const Executor&, TokenPair token, const UpdateBatch& b
   }
   steps_ = step + 1;
   for (const LookupResidual& lookup : batch.lookups) {
-    std::erase(outstanding_, static_cast<uint32_t>(lookup.header[kHeaderGeneration]));
+    const uint32_t applied = static_cast<uint32_t>(lookup.header[kHeaderGeneration]);
+    std::erase_if(outstanding_, [&](const Outstanding& one) { return one.epoch == applied; });
   }
   Advance(token);
   return Status();

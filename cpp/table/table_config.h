@@ -29,7 +29,7 @@ struct TableConfig {
   bool trainable = true;
   ScoreKind score = ScoreKind::kNone;  // any other: the table is bounded
   int64_t recorded_evictions = 0;      // kept for drain_evicted, at most
-  int64_t max_outstanding = 4;         // lookups of the group that pin rows
+  int64_t max_outstanding = 4;         // latest lookups of the group that may pin rows
 
   RowLayout Layout() const {
     return DispatchRule(optimizer.kind, [&]<class Rule>() {

@@ -56,7 +56,7 @@ class BoundedTable:
         self.free, self.used = [], 0
         self.num_buckets, self.worn = 1, 0
         self.epoch = self.clock = 0
-        self.outstanding = []
+        self.recent, self.outstanding = [], []
         self.last_erase = self.last_evicted = 0
         self.evicted = []
         self.counters = contents.counters
@@ -165,7 +165,8 @@ class BoundedTable:
         room = self._make_room(len(new), num_buckets) if new else 0
         self.epoch += 1
         self.clock += 1
-        self.outstanding = [*self.outstanding, self.epoch][-self.max_outstanding :]
+        self.recent = [*self.recent, self.epoch][-self.max_outstanding :]
+        self.outstanding = [e for e in [*self.outstanding, self.epoch] if e in self.recent]
         self.counters["lookups"] += 1
         self._pin(keys)
         looked = Looked(keys, [], self.epoch)
