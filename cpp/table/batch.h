@@ -29,7 +29,8 @@ struct FeatureInput {
   const int32_t* lengths;  // [num_bags] or null
   const uint8_t* mask;     // [num_bags, bag_length] or null
   const float* weights;    // [num_bags, bag_length] or null
-  const uint64_t* scores;  // [num_bags, bag_length] or null: of a table of custom scores
+  // [num_bags, bag_length] or null: for a table of custom scores.
+  const uint64_t* scores = nullptr;
 
   int64_t NumIds() const { return num_bags * bag_length; }
   int64_t NumOutputRows() const { return combiner == Combiner::kNone ? NumIds() : num_bags; }
