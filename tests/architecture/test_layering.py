@@ -30,20 +30,30 @@ PYTHON_LAYERS = {
     "errors": set(),
     "optimizers": {"errors"},
     "initializers": {"errors"},
-    "config": {"errors", "optimizers", "initializers"},
+    "eviction": {"errors"},
+    "config": {"errors", "optimizers", "initializers", "eviction"},
     "keys": {"errors"},
     "inputs": {"errors", "keys"},
     "feed": {"errors", "keys", "inputs"},
     "_registration": {"_native", "_native_cuda"},
     "_primitives": {"errors", "keys", "inputs", "_native", "_registration"},
     "_autodiff": {"errors", "keys", "inputs", "_primitives"},
-    "group": {"errors", "config", "optimizers", "initializers", "_registration"},
+    "group": {"errors", "config", "optimizers", "initializers", "eviction", "_registration"},
     "embeddings": {"errors", "config", "group"},
-    "lookups": {"errors", "keys", "inputs", "_primitives", "_autodiff", "group", "embeddings"},
+    "lookups": {
+        "errors",
+        "eviction",
+        "keys",
+        "inputs",
+        "_primitives",
+        "_autodiff",
+        "group",
+        "embeddings",
+    },
     "updates": {"errors", "_primitives", "group", "embeddings"},
     "flax": {"errors", "embeddings", "lookups", "updates"},
 }
-LEAVES = {"errors", "optimizers", "initializers", "config"}
+LEAVES = {"errors", "optimizers", "initializers", "eviction", "config"}
 JAX_INTERNALS = {"_primitives/define.py"}
 # Optional libraries, and the only package that imports each; nothing of ours imports that one.
 OUTERMOST = {"flax": "flax"}
