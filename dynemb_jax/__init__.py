@@ -1,6 +1,7 @@
 """Dynamic embedding tables for JAX: any 64-bit key, tables that grow while training."""
 
 from dynemb_jax import errors as errors
+from dynemb_jax import eviction as eviction
 from dynemb_jax import initializers as initializers
 from dynemb_jax import optimizers as optimizers
 from dynemb_jax.config import FeatureConfig as FeatureConfig
@@ -9,6 +10,10 @@ from dynemb_jax.embeddings import Activations as Activations
 from dynemb_jax.embeddings import Embeddings as Embeddings
 from dynemb_jax.embeddings import create as create
 from dynemb_jax.feed import feed as feed
+from dynemb_jax.forget import EvictedKeys as EvictedKeys
+from dynemb_jax.forget import clear as clear
+from dynemb_jax.forget import drain_evicted as drain_evicted
+from dynemb_jax.forget import erase_if as erase_if
 from dynemb_jax.host import TableRows as TableRows
 from dynemb_jax.host import TableStats as TableStats
 from dynemb_jax.host import assign as assign
@@ -32,6 +37,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Activations",
     "Embeddings",
+    "EvictedKeys",
     "FeatureConfig",
     "Keys",
     "Padded",
@@ -40,11 +46,15 @@ __all__ = [
     "TableStats",
     "apply_gradients",
     "assign",
+    "clear",
     "close",
     "contains",
     "create",
+    "drain_evicted",
     "erase",
+    "erase_if",
     "errors",
+    "eviction",
     "feed",
     "get",
     "hash_keys",

@@ -27,3 +27,16 @@ def get_rows(
 def home_buckets(
     keys: NDArray[np.uint64], num_buckets: int, buckets: NDArray[np.int64]
 ) -> None: ...
+
+# Change the group from one version to the one returned.
+def erase_below(group: int, device: int, version: int, table: int, score: int) -> int: ...
+def clear(group: int, device: int, version: int, table: int) -> int: ...
+
+# (keys, scores, lost)
+def drain_evicted(group: int, device: int, table: int) -> tuple[list[int], list[int], int]: ...
+
+# For tests. buckets[i] receives the first buckets of the path of key i, as many as it is wide: a
+# new key is placed in the first of them with room, candidates for eviction are in the first two.
+def path_buckets(
+    keys: NDArray[np.uint64], num_buckets: int, buckets: NDArray[np.int64]
+) -> None: ...

@@ -1,11 +1,15 @@
 """The native CUDA module (cpp/python/module_cuda.cc): the functions of _native, and tests' own."""
 
 from dynemb_jax._native import check as check
+from dynemb_jax._native import clear as clear
 from dynemb_jax._native import close_group as close_group
 from dynemb_jax._native import create_group as create_group
+from dynemb_jax._native import drain_evicted as drain_evicted
+from dynemb_jax._native import erase_below as erase_below
 from dynemb_jax._native import ffi_api_version as ffi_api_version
 from dynemb_jax._native import get_rows as get_rows
 from dynemb_jax._native import home_buckets as home_buckets
+from dynemb_jax._native import path_buckets as path_buckets
 from dynemb_jax._native import registrations as registrations
 from dynemb_jax._native import renew as renew
 from dynemb_jax._native import stats as stats

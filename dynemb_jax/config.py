@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dynemb_jax import eviction as policies
 from dynemb_jax import initializers, optimizers
 from dynemb_jax.errors import ConfigError
 
@@ -55,13 +56,16 @@ class TableConfig(metaclass=_Strict):
         dtype: of the rows; float32.
         optimizer: how rows learn, from :mod:`dynemb_jax.optimizers`.
         initializer: first values of rows, from :mod:`dynemb_jax.initializers`.
-        eviction: which rows to forget; not available yet, tables grow.
+        eviction: which keys to forget when the table is full, from :mod:`dynemb_jax.eviction`;
+            None: tables grow. A policy needs its ``max_rows``, or ``max_bytes``, or both.
         admission: which keys to let in; not available yet, all are.
         max_load: share of the index's slots in use before it doubles, in (0, 1).
         initial_rows: rows to make room for at the start.
         max_bytes: budget for index, rows and optimizer state, in bytes; None: the machine's.
-        on_full: what new keys meet when the budget is used up. "error": TableFullError, nothing
-            changed. "drop": the missing row, counted in ``stats(emb)[name].refused``.
+        on_full: what new keys meet when the table is full. "error": TableFullError, nothing
+            changed. "drop": the missing row, counted in ``stats(emb)[name].refused``. "evict":
+            another key makes way, as the policy says. None, the default, is "evict" with a policy
+            and "error" without.
         placement: where rows live; "device".
         missing_row: what keys without a row look like: a number for all columns, or
             "initializer" for the first values they would get.
@@ -78,12 +82,12 @@ class TableConfig(metaclass=_Strict):
     dtype: Any = np.float32
     optimizer: optimizers.Optimizer = field(default_factory=lambda: optimizers.adagrad(0.05))
     initializer: initializers.Initializer = field(default_factory=initializers.uniform)
-    eviction: Any = None
+    eviction: policies.Policy | None = None
     admission: Any = None
     max_load: float = 0.85
     initial_rows: int = 0
     max_bytes: int | None = None
-    on_full: str = "error"
+    on_full: str | None = None
     placement: Any = "device"
     missing_row: float | str = 0.0
     trainable: bool = True
@@ -118,15 +122,40 @@ class TableConfig(metaclass=_Strict):
         is_bytes = _is_count(self.max_bytes) and 0 < (self.max_bytes or 0) < 1 << 63
         if self.max_bytes is not None and not is_bytes:
             self._reject("max_bytes", "bytes in (0, 2**63) or None", "max_bytes=8 << 30")
-        if self.on_full not in ("error", "drop", "evict"):
+        if self.on_full not in (None, "error", "drop", "evict"):
             self._reject("on_full", "'error', 'drop' or 'evict'", "on_full='drop'")
+        self._check_eviction()
+
+    def _check_eviction(self) -> None:
+        policy = self.eviction
+        if policy is not None and not isinstance(policy, policies.Policy):
+            self._reject(
+                "eviction", "one of dynemb_jax.eviction", "eviction.lru(max_rows=1_000_000)"
+            )
+        if self.on_full is None:
+            object.__setattr__(self, "on_full", "error" if policy is None else "evict")
+        if policy is None:
+            if self.on_full == "evict":
+                raise ConfigError(
+                    f"table {self.name!r}: on_full='evict' needs a policy that says which keys "
+                    "make way; write e.g. eviction=dynemb_jax.eviction.lru(max_rows=1_000_000), or "
+                    "on_full='drop'."
+                )
+            return
+        if policy.max_rows is None and self.max_bytes is None:
+            raise ConfigError(
+                f"table {self.name!r}: eviction={policy!r} has no bound, so nothing would ever be "
+                "evicted; write max_rows=1_000_000 in the policy, or max_bytes in the TableConfig."
+            )
+        if policy.max_rows is not None and self.initial_rows > policy.max_rows:
+            raise ConfigError(
+                f"table {self.name!r}: initial_rows={self.initial_rows} are more than the policy's "
+                f"max_rows={policy.max_rows}; lower initial_rows."
+            )
 
     def _check_later_options(self) -> None:
-        for option in ("eviction", "admission"):
-            if getattr(self, option) is not None:
-                self._not_yet(option, "leave it None and bound the table with max_bytes")
-        if self.on_full == "evict":
-            self._not_yet("on_full", "use on_full='error' or 'drop'")
+        if self.admission is not None:
+            self._not_yet("admission", "leave it None and bound the table with eviction")
         if self.placement != "device":
             self._not_yet("placement", "use placement='device'")
         try:

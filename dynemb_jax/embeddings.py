@@ -92,6 +92,7 @@ def create(
     *,
     seed: int = 0,
     deterministic: bool = False,
+    max_outstanding: int = 4,
     mesh: Any = None,
     axis: Any = None,
 ) -> Embeddings:
@@ -102,6 +103,8 @@ def create(
             same nest. Features that name the same TableConfig share the table.
         seed: of the first values of rows; any integer, taken modulo 2**64.
         deterministic: the same batches give the same bits. On the CPU they always do.
+        max_outstanding: for tables with eviction: rows of so many latest training lookups are not
+            evicted before their update.
         mesh: not available yet.
         axis: not available yet.
 
@@ -112,6 +115,7 @@ def create(
     Raises:
         ConfigError: features that cannot work together.
         TableFullError, TableMemoryError: no room for ``initial_rows``.
+        NotImplementedError: what this release cannot do, by name.
     """
     for option, value in (("mesh", mesh), ("axis", axis)):
         if value is not None:
@@ -122,7 +126,15 @@ def create(
         raise InputError(f"seed must be an integer, got {seed!r}; pass e.g. seed=0.")
     if not isinstance(deterministic, bool):
         raise InputError(f"deterministic must be True or False, got {deterministic!r}.")
-    group = Group(features, int(seed))
+    is_count = isinstance(max_outstanding, int | np.integer) and not isinstance(
+        max_outstanding, bool
+    )
+    if not is_count or not 1 <= max_outstanding < 1 << 20:
+        raise InputError(
+            f"max_outstanding must be a whole number in [1, 2**20), got {max_outstanding!r}; it is "
+            "the number of lookups before their update, 4 unless you say otherwise."
+        )
+    group = Group(features, int(seed), int(max_outstanding))
     if deterministic and group.device.platform != "cpu":
         raise NotImplementedError(
             "deterministic=True is not available yet on a GPU, where equal keys' gradients are "
@@ -177,14 +189,19 @@ def nest(group: Group, positions: Sequence[int], leaves: Sequence[Any]) -> Any:
     return jax.tree.unflatten(group.treedef, full)
 
 
-def unnest(group: Group, positions: Sequence[int], nest: Any, what: str) -> list[Any]:
+def unnest(
+    group: Group,
+    positions: Sequence[int],
+    nest: Any,
+    what: str,
+    do: str = "differentiate for acts.rows and pass the result",
+) -> list[Any]:
     """The leaves of active features from a nest of all; InputError names ``what``."""
     try:
         leaves = group.treedef.flatten_up_to(nest)
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(
-            f"{what} must have the nest of acts.rows, {group.treedef}: {error}; differentiate for "
-            "acts.rows and pass the result."
+            f"{what} must have the nest of the features, {group.treedef}: {error}; {do}."
         ) from None
     for position, leaf in enumerate(leaves):
         if leaf is not None and position not in positions:

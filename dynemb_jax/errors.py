@@ -47,6 +47,10 @@ class TableFullError(DynembError, RuntimeError):
     """A budget that ends with ``on_full="error"``; the tables are unchanged."""
 
 
+class TooManyOutstandingError(DynembError, RuntimeError):
+    """Activations that waited for their update behind too many lookups; nothing has changed."""
+
+
 class TableMemoryError(DynembError, MemoryError):
     """No memory for a table to grow; the tables are unchanged."""
 
@@ -60,6 +64,7 @@ _CLASSES: dict[str, type[DynembError]] = {
     "CONFIG": ConfigError,
     "STALE_STATE": StaleStateError,
     "TABLE_FULL": TableFullError,
+    "TOO_MANY_OUTSTANDING": TooManyOutstandingError,
     "MEMORY": TableMemoryError,
     "CLOSED": ClosedError,
     "WRONG_DEVICE": WrongDeviceError,

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import threading
 import weakref
 from collections import Counter
 from typing import Any, NoReturn
@@ -19,11 +20,12 @@ from dynemb_jax.errors import (
     typed,
 )
 
-_ON_FULL = {"error": 0, "drop": 1}
+_ON_FULL = {"error": 0, "drop": 1, "evict": 2}
 
 # Groups made so far in this process, per fingerprint: a program that creates the same tables in
 # the same order gets the same ids in every process, and JAX's persistent compilation cache hits.
 _created: Counter[int] = Counter()
+_created_lock = threading.Lock()
 
 
 class Feature:
@@ -41,12 +43,13 @@ class Feature:
 class Group:
     """Static part of an Embeddings. Equal only to itself, so programs never mix groups."""
 
-    def __init__(self, features: Any, seed: int):
+    def __init__(self, features: Any, seed: int, max_outstanding: int):
         """Collects tables from features and creates them natively.
 
         Raises:
             ConfigError: features that cannot work together.
             TableMemoryError, TableFullError: no room for the initial rows.
+            NotImplementedError: eviction on a GPU.
         """
         leaves, self.treedef = jax.tree_util.tree_flatten_with_path(features)
         if not leaves:
@@ -74,17 +77,18 @@ class Group:
             self.device = jax.local_devices(backend=self.device)[0]
         # The number that handlers see: XLA counts GPUs per process, CPUs over all of them.
         self.native = native_for(self.device.platform)
+        refuse_eviction(self.device.platform, self.tables)
         is_cpu = self.device.platform == "cpu"
         self.ordinal: int = self.device.id if is_cpu else self.device.local_hardware_id
         self.id = _next_id(self.tables, self.features, seed)
-        self._create(seed)
+        self._create(seed, max_outstanding)
         self._finalizer = weakref.finalize(self, self.native.close_group, self.id)
 
-    def _create(self, seed: int) -> None:
+    def _create(self, seed: int, max_outstanding: int) -> None:
         # Tokens of two groups, or of two processes, do not pass for each other.
         # 23 bits: float32 can hold them, so arithmetic on a token shows.
         first_version = int.from_bytes(os.urandom(3), "little") >> 1
-        tables = [_native_fields(table) for table in self.tables]
+        tables = [_native_fields(table, max_outstanding) for table in self.tables]
         with typed(), jax.default_device(self.device):
             self.native.create_group(self.id, self.ordinal, first_version, seed % (1 << 64), tables)
 
@@ -151,16 +155,29 @@ class Group:
 def _next_id(tables: tuple[TableConfig, ...], features: tuple[Feature, ...], seed: int) -> int:
     text = repr((tables, [(f.path, f.table, f.config.combiner) for f in features], seed))
     fingerprint = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-    serial = _created[fingerprint]
-    _created[fingerprint] += 1
+    with _created_lock:
+        serial = _created[fingerprint]
+        _created[fingerprint] += 1
     text = f"{fingerprint}/{serial}"
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1  # 63 bits: a positive int64 attribute
 
 
-def _native_fields(table: TableConfig) -> dict[str, Any]:
+def refuse_eviction(platform: str, tables: tuple[TableConfig, ...]) -> None:
+    """Raises NotImplementedError for tables with an eviction policy where there is none yet."""
+    for table in tables:
+        if table.eviction is not None and platform != "cpu":
+            raise NotImplementedError(
+                f"table {table.name!r}: eviction={table.eviction!r} is not available yet on a GPU; "
+                "leave it None and bound the table with max_bytes, or run with JAX_PLATFORMS=cpu."
+            )
+
+
+def _native_fields(table: TableConfig, max_outstanding: int) -> dict[str, Any]:
     rule = table.optimizer.native()
     is_initial = table.missing_row == "initializer"
+    policy = table.eviction
+    max_rows = None if policy is None else policy.max_rows
     return {
         "name": table.name,
         "dim": int(table.dim),
@@ -170,12 +187,20 @@ def _native_fields(table: TableConfig) -> dict[str, Any]:
         "epsilon": float(rule.epsilon),
         "initial_state": float(rule.initial_state),
         "initial_scalar": float(rule.initial_scalar),
+        "weight_decay": float(rule.weight_decay),
+        "l1": float(rule.l1),
+        "l2": float(rule.l2),
+        "initial_sum": float(rule.initial_sum),
         "initializer": table.initializer.kind,
         "initializer_parameter": table.initializer.resolve(table.dim),
         "max_load": float(table.max_load),
         "initial_rows": int(table.initial_rows),
         "max_bytes": -1 if table.max_bytes is None else int(table.max_bytes),
-        "on_full": _ON_FULL[table.on_full],
+        "on_full": _ON_FULL[table.on_full or "error"],
+        "max_rows": -1 if max_rows is None else int(max_rows),
+        "score": 0 if policy is None else policy.native,
+        "recorded_evictions": 0 if policy is None else int(policy.record),
+        "max_outstanding": max_outstanding,
         "missing_is_initial": is_initial,
         "missing_value": 0.0 if is_initial else float(table.missing_row),
         "trainable": table.trainable,

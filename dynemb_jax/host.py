@@ -31,7 +31,7 @@ class TableStats:
         load: rows / capacity.
         bytes: index_bytes + row_bytes.
         index_bytes: memory of the index, in bytes.
-        row_bytes: memory committed for rows, optimizer state and stamps, in bytes.
+        row_bytes: memory committed for rows, optimizer state, stamps and scores, in bytes.
         waits: times the host waited for a GPU to make room while it had little else to do, over
             all tables; 0 on the CPU.
         growths: doublings of the index.
@@ -40,15 +40,17 @@ class TableStats:
         ids: ids of training lookups, without padding.
         hits: of them, ids whose key was there, or came earlier in the batch.
         inserted: of them, first occurrences of new keys.
-        refused: of them, ids without a row, by reason: "budget".
+        refused: of them, ids without a row, by reason: "budget", no room under
+            ``on_full="drop"``; "pinned", no key that may make way under "evict".
         found: ids of ``train=False`` lookups whose key was there.
         missing: ids of ``train=False`` lookups whose key was not.
         padded: padding positions, of any lookup.
         updates: apply_gradients that reached the table.
         updated_rows: rows they moved.
         assigned: rows written by assign.
-        assign_refused: rows that assign had no room for under ``on_full="drop"``.
+        assign_refused: rows that assign had no room for under ``on_full="drop"`` or "evict".
         erased: keys erased.
+        evicted: keys that made way for new ones.
     """
 
     rows: int
@@ -72,6 +74,7 @@ class TableStats:
     assigned: int
     assign_refused: int
     erased: int
+    evicted: int
     refused: dict[str, int] = field(default_factory=dict)
 
 
@@ -83,7 +86,7 @@ class TableRows(NamedTuple):
     state: dict[str, np.ndarray]  # optimizer state by name: [..., dim], or [...]
 
 
-def _wait(emb: Embeddings, call: str) -> Group:
+def wait(emb: Embeddings, call: str) -> Group:
     """Waits until the tables have done all that led to this Embeddings."""
     token = checked_token(emb)
     if isinstance(token, Tracer):
@@ -98,12 +101,12 @@ def _wait(emb: Embeddings, call: str) -> Group:
 
 def stats(emb: Embeddings) -> dict[str, TableStats]:
     """Returns statistics per table name; waits for the token."""
-    group = _wait(emb, "stats")
+    group = wait(emb, "stats")
     with typed():
         native = group.native.stats(group.id, group.ordinal)
     result = {}
     for table, fields in zip(group.tables, native, strict=True):
-        refused = {"budget": fields.pop("refused_budget")}
+        refused = {reason: fields.pop(f"refused_{reason}") for reason in ("budget", "pinned")}
         total = fields["index_bytes"] + fields["row_bytes"]
         load = fields["rows"] / fields["capacity"]
         result[table.name] = TableStats(load=load, bytes=total, refused=refused, **fields)
@@ -124,7 +127,7 @@ def get(emb: Embeddings, table: str, keys: Any) -> TableRows:
     Raises:
         UnknownTableError, InputError, ClosedError.
     """
-    group = _wait(emb, "get")
+    group = wait(emb, "get")
     position = group.table_position(table)
     config = group.tables[position]
     words = to_uint64(keys)

@@ -125,6 +125,7 @@ class FeatureIds(NamedTuple):
     padding: int
     pad: jax.Array | None  # int32 lengths or bool mask
     weights: jax.Array | None  # float32
+    scores: jax.Array | None = None  # uint32 pairs
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -157,3 +158,42 @@ def normalize(leaf: Any, path: str) -> FeatureIds:
         pad = jnp.asarray(clipped_lengths(padded.lengths, row_length))
         return FeatureIds(array, wide, PADDING_LENGTHS, pad, weights)
     return FeatureIds(array, wide, PADDING_MASK, jnp.asarray(padded.mask), weights)
+
+
+def score_pairs(scores: Any, shape: tuple[int, ...], path: str) -> jax.Array:
+    """Scores of one feature's ids as uint32 ``(*shape, 2)``; negative ones become 0.
+
+    Args:
+        scores: integers like the ids: int32, uint32, 64-bit ones from NumPy or with x64 on, or Keys
+            for all 64 bits of a traced score.
+        shape: of the ids.
+        path: how the feature is named in messages.
+
+    Raises:
+        InputError: naming the feature.
+    """
+    if isinstance(scores, Keys):
+        pairs, got = scores.pairs, scores.shape
+    else:
+        array = scores if isinstance(scores, jax.Array | np.ndarray) else np.asarray(scores)
+        if array.dtype.kind not in "iu":
+            raise InputError(
+                f"feature {path}: scores must be integers, got {array.dtype}; cast them, e.g. with "
+                "astype(jnp.uint32)."
+            )
+        got = tuple(array.shape)
+        if array.dtype.kind == "i":
+            array = array.clip(0)
+        if isinstance(array, np.ndarray):
+            pairs = keys(array.astype(np.uint64)).pairs
+        else:
+            low = array.astype(jnp.uint32)
+            wide = array.dtype.itemsize == 8
+            high = (array >> 32).astype(jnp.uint32) if wide else jnp.zeros_like(low)
+            pairs = jnp.stack([low, high], axis=-1)
+    if got != tuple(shape):
+        raise InputError(
+            f"feature {path}: scores must have the shape of its ids, {tuple(shape)}, got {got}; "
+            "pass one score per id, padding included."
+        )
+    return jnp.asarray(pairs)

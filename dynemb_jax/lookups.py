@@ -11,8 +11,9 @@ from dynemb_jax._autodiff.lookup import find_with_taps, lookup_with_taps
 from dynemb_jax._primitives.features import COMBINER_CODES, FeaturePlan
 from dynemb_jax.embeddings import Activations, Embeddings, checked_token, nest, unnest
 from dynemb_jax.errors import InputError, typed
+from dynemb_jax.eviction import Custom
 from dynemb_jax.group import Feature, Group
-from dynemb_jax.inputs import FeatureIds, normalize
+from dynemb_jax.inputs import FeatureIds, normalize, score_pairs
 
 _ROWS_NAME = "dynemb_rows"
 
@@ -63,12 +64,44 @@ def _plans(group: Group, positions: Sequence[int], inputs: Sequence[FeatureIds])
         code = COMBINER_CODES[feature.config.combiner]
         weighted = ids.weights is not None
         dim = int(feature.config.table.dim)
-        plans.append(FeaturePlan(feature.table, dim, code, ids.wide, ids.padding, weighted))
+        scored = ids.scores is not None
+        plans.append(FeaturePlan(feature.table, dim, code, ids.wide, ids.padding, weighted, scored))
     return tuple(plans)
 
 
+def _with_scores(
+    group: Group, positions: Sequence[int], inputs: Sequence[FeatureIds], scores: Any, train: bool
+) -> list[FeatureIds]:
+    """The inputs with the scores that custom eviction asks for."""
+    if scores is not None and not train:
+        raise InputError(
+            "lookup(train=False) changes no scores, got scores=; leave them out, or train."
+        )
+    leaves = [None] * len(positions)
+    if scores is not None:
+        leaves = unnest(group, positions, scores, "scores", "pass None where there are none")
+    scored = []
+    for position, ids, leaf in zip(positions, inputs, leaves, strict=True):
+        feature = group.features[position]
+        wanted = train and isinstance(feature.config.table.eviction, Custom)
+        if wanted and leaf is None:
+            raise InputError(
+                f"feature {feature.path}: its table evicts by custom scores, got none; pass "
+                "scores= to lookup, one integer per id, in the nest of the features."
+            )
+        if leaf is not None and not wanted:
+            raise InputError(
+                f"feature {feature.path}: its table has no custom scores, got some; leave None "
+                "there, or set eviction=dynemb_jax.eviction.custom(...)."
+            )
+        if leaf is not None:
+            ids = ids._replace(scores=score_pairs(leaf, ids.shape, feature.path))
+        scored.append(ids)
+    return scored
+
+
 def lookup(
-    emb: Embeddings, ids: Any, *, train: bool = True, taps: Any = None
+    emb: Embeddings, ids: Any, *, train: bool = True, taps: Any = None, scores: Any = None
 ) -> tuple[Activations, Embeddings]:
     """Looks ids up: finds or inserts (train), or only finds.
 
@@ -81,6 +114,9 @@ def lookup(
         train: True inserts absent keys, with their first values. False changes nothing: an absent
             key gives its table's ``missing_row``.
         taps: zeros from :func:`taps`, to receive the gradient of the rows; or None.
+        scores: for tables with ``eviction.custom``: integers like the ids, larger for keys that are
+            worth more, in the nest of the features, None for features of other tables. Negative
+            ones count as 0; :func:`dynemb_jax.keys` carries 64 bits.
 
     Returns:
         ``acts`` and the next Embeddings. ``acts.rows`` is float32: ``(..., dim)`` per feature, or
@@ -101,6 +137,7 @@ def lookup(
     token = checked_token(emb)
     group = emb.group
     positions, inputs = _active(group, ids)
+    inputs = _with_scores(group, positions, inputs, scores, train)
     plans = _plans(group, positions, inputs)
     tap_leaves = [None] * len(positions)
     if taps is not None:

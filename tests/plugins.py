@@ -40,6 +40,82 @@ OPTIMIZERS = {
         dj.optimizers.adam(0.01, b1=0.5, b2=0.75, eps=1e-3),
         optimizers.Adam(0.01, b1=0.5, b2=0.75, eps=1e-3),
     ),
+    "rmsprop": (dj.optimizers.rmsprop(0.01), optimizers.Rmsprop(0.01)),
+    "rmsprop_other_start": (
+        dj.optimizers.rmsprop(0.01, decay=0.5, eps=1e-3, initial_scale=1.0),
+        optimizers.Rmsprop(0.01, decay=0.5, eps=1e-3, initial_scale=1.0),
+    ),
+    "rmsprop_without_eps": (
+        dj.optimizers.rmsprop(0.01, eps=0.0),
+        optimizers.Rmsprop(0.01, eps=0.0),
+    ),
+    "adamw": (
+        dj.optimizers.adamw(0.01),
+        optimizers.DecoupledDecay(optimizers.Adam(0.01), 1e-4),
+    ),
+    "adamw_strong": (
+        dj.optimizers.adamw(0.01, b1=0.5, b2=0.75, eps=1e-3, weight_decay=2.0),
+        optimizers.DecoupledDecay(optimizers.Adam(0.01, b1=0.5, b2=0.75, eps=1e-3), 2.0),
+    ),
+    "adamw_row": (
+        dj.optimizers.adamw(0.01, weight_decay=2.0, bias_correction="row"),
+        optimizers.DecoupledDecay(optimizers.Adam(0.01, bias_correction="row"), 2.0),
+    ),
+    "partial_rowwise_adam": (
+        dj.optimizers.partial_rowwise_adam(0.01),
+        optimizers.PartialRowwiseAdam(0.01),
+    ),
+    "partial_rowwise_adam_row": (
+        dj.optimizers.partial_rowwise_adam(0.01, bias_correction="row"),
+        optimizers.PartialRowwiseAdam(0.01, bias_correction="row"),
+    ),
+    "partial_rowwise_adam_other_decay": (
+        dj.optimizers.partial_rowwise_adam(0.01, b1=0.5, b2=0.75, eps=1e-3),
+        optimizers.PartialRowwiseAdam(0.01, b1=0.5, b2=0.75, eps=1e-3),
+    ),
+    "ftrl": (dj.optimizers.ftrl(0.1), optimizers.Ftrl(0.1)),
+    "ftrl_l1": (dj.optimizers.ftrl(0.1, l1=0.8), optimizers.Ftrl(0.1, l1=0.8)),
+    "ftrl_all": (
+        dj.optimizers.ftrl(0.2, l1=0.3, l2=0.5, beta=1.0, initial_accumulator=0.0),
+        optimizers.Ftrl(0.2, l1=0.3, l2=0.5, beta=1.0, initial_accumulator=0.0),
+    ),
+    "ftrl_without_start": (
+        dj.optimizers.ftrl(0.1, l2=0.5, initial_accumulator=0.0),
+        optimizers.Ftrl(0.1, l2=0.5, initial_accumulator=0.0),
+    ),
+    # The gradient decays before the rule sees it.
+    "sgd_decay": (
+        dj.optimizers.sgd(0.1, weight_decay=0.5),
+        optimizers.L2Decay(optimizers.Sgd(0.1), 0.5),
+    ),
+    "momentum_decay": (
+        dj.optimizers.momentum(0.1, weight_decay=0.5),
+        optimizers.L2Decay(optimizers.Momentum(0.1), 0.5),
+    ),
+    "nesterov_decay": (
+        dj.optimizers.momentum(0.1, nesterov=True, weight_decay=0.5),
+        optimizers.L2Decay(optimizers.Momentum(0.1, nesterov=True), 0.5),
+    ),
+    "adagrad_decay": (
+        dj.optimizers.adagrad(0.05, weight_decay=0.5),
+        optimizers.L2Decay(optimizers.Adagrad(0.05), 0.5),
+    ),
+    "rowwise_adagrad_decay": (
+        dj.optimizers.rowwise_adagrad(0.05, weight_decay=0.5),
+        optimizers.L2Decay(optimizers.RowwiseAdagrad(0.05), 0.5),
+    ),
+    "rmsprop_decay": (
+        dj.optimizers.rmsprop(0.01, weight_decay=0.5),
+        optimizers.L2Decay(optimizers.Rmsprop(0.01), 0.5),
+    ),
+    "adam_decay": (
+        dj.optimizers.adam(0.01, weight_decay=0.5),
+        optimizers.L2Decay(optimizers.Adam(0.01), 0.5),
+    ),
+    "adam_row_decay": (
+        dj.optimizers.adam(0.01, bias_correction="row", weight_decay=0.5),
+        optimizers.L2Decay(optimizers.Adam(0.01, bias_correction="row"), 0.5),
+    ),
 }
 
 INITIALIZERS = {

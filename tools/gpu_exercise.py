@@ -20,9 +20,16 @@ def main() -> None:
         dj.optimizers.adam(0.1, bias_correction="row"),
         dj.optimizers.momentum(0.1, nesterov=True),
         dj.optimizers.rowwise_adagrad(0.1),
-        dj.optimizers.rowwise_adagrad(0.1),
+        dj.optimizers.rowwise_adagrad(0.1, weight_decay=0.1),
+        dj.optimizers.rmsprop(0.1),
+        dj.optimizers.adamw(0.1),
+        dj.optimizers.adamw(0.1, bias_correction="row"),
+        dj.optimizers.partial_rowwise_adam(0.1),
+        dj.optimizers.partial_rowwise_adam(0.1, bias_correction="row"),
+        dj.optimizers.ftrl(0.1, l1=0.1),
     ]
-    for dim, optimizer in zip((3, 64, 128, 130, 32, 129, 260), optimizers, strict=True):
+    dims = (3, 64, 128, 130, 32, 129, 260, 64, 3, 130, 132, 257, 64)
+    for dim, optimizer in zip(dims, optimizers, strict=True):
         a = dj.TableConfig("a", dim, optimizer=optimizer, initializer=dj.initializers.normal())
         b = dj.TableConfig("b", 4, max_bytes=20_000, on_full="drop", missing_row="initializer")
         emb = dj.create([dj.FeatureConfig(a), dj.FeatureConfig(a, "mean"), dj.FeatureConfig(b)])

@@ -9,10 +9,6 @@
 namespace dynemb::bench {
 namespace {
 
-unsigned Blocks(int64_t threads) {
-  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
-}
-
 __device__ int64_t GlobalThread() { return int64_t{blockIdx.x} * kThreads + threadIdx.x; }
 
 __global__ void __launch_bounds__(kThreads) PlaceKernel(IndexView view, int64_t keys) {

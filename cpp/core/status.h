@@ -15,6 +15,7 @@ enum class StatusCode {
   kConfig,
   kStaleState,
   kTableFull,
+  kTooManyOutstanding,
   kMemory,
   kClosed,
   kWrongDevice,
@@ -45,6 +46,8 @@ class [[nodiscard]] Status {
         return "STALE_STATE";
       case StatusCode::kTableFull:
         return "TABLE_FULL";
+      case StatusCode::kTooManyOutstanding:
+        return "TOO_MANY_OUTSTANDING";
       case StatusCode::kMemory:
         return "MEMORY";
       case StatusCode::kClosed:

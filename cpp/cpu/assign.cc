@@ -17,6 +17,14 @@ int64_t CountNew(const CpuTable& table, std::span<const Key> keys) {
   return absent.size();
 }
 
+// No key of the batch makes way for another one.
+void PinPresent(CpuTable& table, std::span<const Key> keys, uint32_t epoch) {
+  for (Key key : keys) {
+    const RowIndex row = FindRow(table.index(), HashKey(key), key);
+    if (row != kNoRow) table.Pin(row, epoch);
+  }
+}
+
 // State as dynemb_jax sees it ([vectors | scalars] without padding) into a row.
 void WriteState(const RowLayout& layout, const float* state, float* row) {
   for (int v = 0; v < layout.vectors; ++v) {
@@ -36,17 +44,29 @@ Status CpuBackend::Assign(const Executor&, TokenPair token, const AssignBatch& b
   const std::span<const Key> keys = batch.keys.Meant();
   int64_t room = 0;
   DYNEMB_RETURN_IF_ERROR(target.MakeRoom(CountNew(target, keys), &room));
+  const uint32_t epoch = NextEpoch();
+  const uint64_t score = target.ScoreNow();
+  if (target.is_bounded()) PinPresent(target, keys, epoch);
   for (int64_t i = 0; i < std::ssize(keys); ++i) {
     Key key = keys[static_cast<size_t>(i)];
     KeyHash hash = HashKey(key);
+    const RowIndex present = FindRow(target.index(), hash, key);
+    RowIndex row = present;
     bool inserted = false;
-    RowIndex row =
-        room > 0 ? target.FindOrInsert(hash, key, &inserted) : FindRow(target.index(), hash, key);
+    if (present == kNoRow && room > 0) {
+      row = target.FindOrInsert(hash, key, &inserted);
+      --room;
+    } else if (present == kNoRow && target.config().on_full == OnFull::kEvict) {
+      row = target.EvictAndInsert(hash, key, OldestPinned(epoch));
+    }
     if (row == kNoRow) {
       ++target.counters.assign_refused;
       continue;
     }
-    room -= inserted;
+    if (target.is_bounded()) {
+      if (present == kNoRow) target.PinNew(row, epoch);
+      target.Score(row, score);
+    }
     std::copy_n(batch.rows + i * layout.dim, layout.dim, target.Row(row));
     target.InitState(row);
     if (batch.state != nullptr) {

@@ -44,6 +44,48 @@ void CpuBackend::Advance(TokenPair token) {
   last_was_lookup_ = false;
 }
 
+uint32_t CpuBackend::NextEpoch() {
+  if (++epoch_ == 0) {  // after 2^32 passes: old stamps would look fresh
+    for (const auto& table : tables_) table->ForgetClaims();
+    outstanding_.clear();
+    last_erase_epoch_ = 0;
+    epoch_ = 1;
+  }
+  return epoch_;
+}
+
+uint32_t CpuBackend::NextLookup() {
+  const uint32_t epoch = NextEpoch();
+  const int64_t number = ++lookups_;
+  // By age, not by how many wait: one whose update never comes would stay for ever
+  // in front of lookups that are updated at once.
+  const int64_t released = number - configs()[0].max_outstanding;
+  std::erase_if(outstanding_, [&](const Outstanding& one) { return one.number <= released; });
+  outstanding_.push_back({epoch, number});
+  return epoch;
+}
+
+Status CpuBackend::CheckLookup(const LookupResidual& lookup) const {
+  const uint32_t epoch = static_cast<uint32_t>(lookup.header[kHeaderGeneration]);
+  if (epoch == 0 || epoch > epoch_ || epoch <= last_erase_epoch_) {
+    return StaleState(
+        "apply_gradients: keys were erased after these acts were looked up, "
+        "their rows may belong to other keys now; look up again.");
+  }
+  for (int position : lookup.tables) {
+    const CpuTable& table = *tables_[static_cast<size_t>(position)];
+    if (table.last_evicted_epoch() < epoch) continue;
+    return MakeStatus(
+        StatusCode::kTooManyOutstanding, "apply_gradients: table '", table.config().name,
+        "' no longer keeps rows for these acts, and has evicted some since that may be theirs: the "
+        "max_outstanding=",
+        table.config().max_outstanding,
+        " latest lookups may wait for their update, and these acts are older or were applied "
+        "before; apply them sooner, or raise max_outstanding in dynemb_jax.create.");
+  }
+  return Status();
+}
+
 Status CpuBackend::CountSteps(const Executor&, TokenPair token, int32_t* steps) {
   std::shared_lock<std::shared_mutex> lock(mutex_);
   *steps = static_cast<int32_t>(steps_);

@@ -1,6 +1,8 @@
 #include "cpu/cpu_index.h"
 
+#include <algorithm>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "cpu/thread_pool.h"
@@ -82,10 +84,14 @@ void CpuIndex::Split() {
   ThreadPool::Shared().ParallelFor(static_cast<int64_t>(old_buckets), 1024, split_range);
 
   view_ = grown;
-  PlaceAgain(overflowed);
+  PlaceAgain(std::move(overflowed));
 }
 
-void CpuIndex::PlaceAgain(std::span<const Entry> overflowed) {
+// In the order of their rows: where a key lies decides what it may have to make way
+// for, and threads hand in their finds in any order.
+void CpuIndex::PlaceAgain(std::vector<Entry> overflowed) {
+  std::sort(overflowed.begin(), overflowed.end(),
+            [](const Entry& a, const Entry& b) { return a.Row() < b.Row(); });
   for (const Entry& entry : overflowed) PlaceAbsent(view_, entry);
   erased_ = 0;
 }
@@ -105,7 +111,7 @@ void CpuIndex::TidyIfWorn() {
     }
     sector.control = 0;
   }
-  PlaceAgain(overflowed);
+  PlaceAgain(std::move(overflowed));
 }
 
 Entry& CpuIndex::FindOrPlace(KeyHash hash, Key key, bool* inserted) {
@@ -136,10 +142,18 @@ Entry& CpuIndex::FindOrPlace(KeyHash hash, Key key, bool* inserted) {
 
 RowIndex CpuIndex::Erase(Key key) {
   SlotRef ref = FindSlot(view_, HashKey(key), key);
-  if (ref.slot < 0) return kNoRow;
+  return ref.slot < 0 ? kNoRow : Erase(ref);
+}
+
+RowIndex CpuIndex::Erase(SlotRef ref) {
   view_.Sector(ref.bucket).tags[ref.slot] = 0;
   ++erased_;
   return view_.EntryAt(ref).Row();
+}
+
+void CpuIndex::EraseAll() {
+  std::fill_n(view_.sectors, view_.num_buckets, TagSector{});
+  erased_ = 0;
 }
 
 }  // namespace dynemb

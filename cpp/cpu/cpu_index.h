@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <vector>
 
 #include "core/bucket.h"
 #include "core/probe.h"
@@ -25,8 +25,10 @@ class CpuIndex {
 
   // Frees the key's slot and returns its row; kNoRow if it was absent.
   RowIndex Erase(Key key);
+  RowIndex Erase(SlotRef ref);
+  void EraseAll();
 
-  // Erased keys leave overflow marks behind, which make misses search on. Once an
+  // Erased and evicted keys leave overflow marks behind, which make misses search on. Once an
   // eighth of the slots has been erased, marks are made exact again: a pass over the
   // index, paid for by the erasures.
   void TidyIfWorn();
@@ -36,7 +38,7 @@ class CpuIndex {
 
  private:
   void Split();
-  void PlaceAgain(std::span<const Entry> overflowed);
+  void PlaceAgain(std::vector<Entry> overflowed);
 
   GrowableHostBuffer sectors_;
   GrowableHostBuffer entries_;

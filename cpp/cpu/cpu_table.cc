@@ -1,7 +1,11 @@
 #include "cpu/cpu_table.h"
 
 #include <algorithm>
-#include <cstring>
+#include <chrono>
+#include <functional>
+#include <vector>
+
+#include "core/victim.h"
 
 namespace dynemb {
 
@@ -19,10 +23,7 @@ Status CpuTable::MakeRoom(int64_t new_rows, int64_t* granted) {
   RoomPlan plan = PlanRoom(config_, now, pool_.size(), new_rows);
   *granted = plan.granted;
   if (plan.granted < new_rows && config_.on_full == OnFull::kError) {
-    return TableFull("table '", config_.name, "' is full: it holds ", pool_.size(), " rows in ",
-                     RoomBytes(config_, now), " bytes, ", new_rows, " new keys came and ",
-                     plan.granted, " of them fit into max_bytes=", config_.max_bytes,
-                     "; raise max_bytes, erase keys, or set on_full=\"drop\".");
+    return Full(now, new_rows, plan.granted);
   }
   DYNEMB_RETURN_IF_ERROR(pool_.Grow(plan.room.row_capacity));
   DYNEMB_RETURN_IF_ERROR(index_.Grow(plan.room.num_buckets));
@@ -30,10 +31,48 @@ Status CpuTable::MakeRoom(int64_t new_rows, int64_t* granted) {
   return Status();
 }
 
+Status CpuTable::Full(const Room& now, int64_t new_rows, int64_t granted) const {
+  const bool by_rows = config_.max_rows >= 0 && pool_.size() + granted >= config_.max_rows;
+  const char* limit = by_rows ? "max_rows" : "max_bytes";
+  return TableFull("table '", config_.name, "' is full: it holds ", pool_.size(), " rows in ",
+                   RoomBytes(config_, now), " bytes, ", new_rows, " new keys came and ", granted,
+                   " of them fit into ", limit, "=", by_rows ? config_.max_rows : config_.max_bytes,
+                   "; raise ", limit, ", erase keys, or set on_full=\"drop\"",
+                   is_bounded() ? " or \"evict\"" : "", ".");
+}
+
 RowIndex CpuTable::FindOrInsert(KeyHash hash, Key key, bool* inserted) {
   Entry& entry = index_.FindOrPlace(hash, key, inserted);
   if (*inserted) entry.row_and_spare = static_cast<uint64_t>(pool_.Take());
   return entry.Row();
+}
+
+RowIndex CpuTable::EvictAndInsert(KeyHash hash, Key key, uint32_t oldest_pinned) {
+  const RowMarks marks{pool_.stamps(), pool_.scores(), oldest_pinned};
+  const SlotRef victim = FindVictim(index_.view(), hash, marks);
+  if (victim.slot < 0) return kNoRow;
+  const Key victim_key = index_.view().EntryAt(victim).key;
+  const RowIndex row = index_.Erase(victim);
+  const int64_t position = static_cast<int64_t>(row);
+  last_evicted_epoch_ =
+      std::max(last_evicted_epoch_, static_cast<uint32_t>(pool_.stamps()[position] >> 32));
+  ++counters.evicted;
+  if (std::ssize(evicted_.keys) < config_.recorded_evictions) {
+    evicted_.keys.push_back({victim_key, pool_.scores()[position]});
+  } else if (config_.recorded_evictions > 0) {
+    ++evicted_.lost;
+  }
+  bool inserted = false;
+  index_.FindOrPlace(hash, key, &inserted).row_and_spare = static_cast<uint64_t>(row);
+  return row;
+}
+
+uint64_t CpuTable::ScoreNow() {
+  if (config_.score == ScoreKind::kStep) return static_cast<uint64_t>(counters.lookups);
+  if (config_.score != ScoreKind::kTime) return 0;
+  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
+  const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(since_1970).count();
+  return last_time_ = std::max(last_time_, static_cast<uint64_t>(now));
 }
 
 void CpuTable::InitState(RowIndex row) {
@@ -59,10 +98,31 @@ bool CpuTable::Erase(Key key) {
   return true;
 }
 
+int64_t CpuTable::EraseBelow(uint64_t score) {
+  const IndexView& view = index_.view();
+  std::vector<RowIndex> freed;
+  for (uint64_t b = 0; b < view.num_buckets; ++b) {
+    for (int slot = 0; slot < kSlotsPerBucket; ++slot) {
+      const SlotRef ref{BucketIndex{b}, slot};
+      if (view.Sector(ref.bucket).tags[slot] == 0) continue;
+      if (pool_.scores()[static_cast<int64_t>(view.EntryAt(ref).Row())] >= score) continue;
+      freed.push_back(index_.Erase(ref));
+    }
+  }
+  std::sort(freed.begin(), freed.end(), std::greater<>());
+  for (RowIndex row : freed) pool_.GiveBack(row);
+  return std::ssize(freed);
+}
+
+void CpuTable::EraseAll() {
+  index_.EraseAll();
+  pool_.GiveBackAll();
+}
+
 TableStats CpuTable::Stats() const {
   TableStats stats{counters, pool_.size(),
                    static_cast<int64_t>(index_.view().num_buckets) * kSlotsPerBucket,
-                   index_.bytes(), pool_.capacity() * RowBytes(layout_)};
+                   index_.bytes(), pool_.capacity() * RowBytes(config_)};
   stats.counters.found = found.load();
   stats.counters.missing = missing.load();
   stats.counters.padded += padded.load();

@@ -12,7 +12,7 @@ Status CpuBackend::Erase(const Executor&, TokenPair token, const KeyBatch& batch
   int64_t erased = 0;
   for (Key key : batch.Meant()) erased += target.Erase(key);
   target.counters.erased += erased;
-  if (erased > 0) ++generation_;
+  if (erased > 0) ForgetLookups();
   Advance(token);
   return Status();
 }

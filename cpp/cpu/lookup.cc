@@ -34,6 +34,10 @@ struct TableWork {
   int64_t num_padded = 0;
   std::vector<Miss> misses;  // in the order of the ids
   int64_t granted = 0;       // distinct new keys that have room
+  int64_t inserted = 0;
+  uint32_t epoch = 0;          // of this pass
+  uint32_t oldest_pinned = 0;  // rows claimed since make way for nobody
+  bool replay = false;         // nothing changes
 };
 
 // Phase 1, changes nothing. Returns a checksum of the ids.
@@ -96,7 +100,40 @@ struct NewRow {
   Key key;
 };
 
-// Phase 3: absent keys become rows, in the order of the ids.
+// Phase 3, bounded tables: no hit of the batch makes way for its new keys.
+void PinHits(const TableWork& work) {
+  constexpr int64_t kAhead = 24;
+  uint64_t* stamps = work.table->pool().stamps();
+  for (int64_t i = 0; i < work.num_ids; ++i) {
+    if (i + kAhead < work.num_ids && work.rows[i + kAhead] >= 0) {
+      __builtin_prefetch(stamps + work.rows[i + kAhead], 1);
+    }
+    if (work.rows[i] >= 0) work.table->Pin(RowIndex{work.rows[i]}, work.epoch);
+  }
+}
+
+// The row of an absent key, or kNoRow: refused.
+RowIndex InsertOne(TableWork& work, KeyHash hash, Key key, std::vector<NewRow>& fresh) {
+  CpuTable& table = *work.table;
+  bool inserted = false;
+  RowIndex row = kNoRow;
+  if (std::ssize(fresh) < work.granted) {
+    row = table.FindOrInsert(hash, key, &inserted);
+  } else {
+    // Room is used up: only keys that this batch has inserted are found.
+    row = FindRow(table.index(), hash, key);
+    if (row == kNoRow && table.config().on_full == OnFull::kEvict && !work.replay) {
+      row = table.EvictAndInsert(hash, key, work.oldest_pinned);
+      inserted = row != kNoRow;
+    }
+  }
+  if (!inserted) return row;
+  if (table.is_bounded()) table.PinNew(row, work.epoch);
+  fresh.push_back({row, key});
+  return row;
+}
+
+// Phase 4: absent keys become rows, in the order of the ids.
 void Insert(TableWork& work) {
   CpuTable& table = *work.table;
   std::vector<NewRow> fresh;
@@ -112,17 +149,8 @@ void Insert(TableWork& work) {
     }
     for (size_t i = begin; i < end; ++i) {
       const Miss& miss = work.misses[i];
-      KeyHash hash = hashes[i - begin];
-      if (static_cast<int64_t>(fresh.size()) == work.granted) {
-        // Room is used up: only keys that this batch has inserted are found.
-        RowIndex row = FindRow(table.index(), hash, miss.key);
-        work.rows[miss.id] = row == kNoRow ? kRowRefused : static_cast<int64_t>(row);
-        continue;
-      }
-      bool inserted = false;
-      RowIndex row = table.FindOrInsert(hash, miss.key, &inserted);
-      if (inserted) fresh.push_back({row, miss.key});
-      work.rows[miss.id] = static_cast<int64_t>(row);
+      RowIndex row = InsertOne(work, hashes[i - begin], miss.key, fresh);
+      work.rows[miss.id] = row == kNoRow ? kRowRefused : static_cast<int64_t>(row);
     }
   }
   ThreadPool::Shared().ParallelFor(static_cast<int64_t>(fresh.size()), 256,
@@ -133,15 +161,16 @@ void Insert(TableWork& work) {
                                        table.InitState(added.row);
                                      }
                                    });
-  work.granted = static_cast<int64_t>(fresh.size());
+  work.inserted = std::ssize(fresh);
 }
 
-// Phase 4: numbers the distinct rows in order of first occurrence; returns how
-// many there are. A stamp of this epoch says that its row has a number.
+// Phase 5: numbers the distinct rows in order of first occurrence; returns how
+// many there are. A stamp of this epoch says that its row has a number, unless it
+// was pinned only.
 int32_t Claim(TableWork& work) {
   constexpr int64_t kAhead = 24;
   uint64_t* stamps = work.table->pool().stamps();
-  const uint64_t epoch = uint64_t{work.table->pool().NextEpoch()} << 32;
+  const uint64_t epoch = uint64_t{work.epoch} << 32;
   int32_t count = 0;
   for (const FeatureWork& feature : work.features) {
     const int64_t* rows = work.rows + feature.first;
@@ -156,7 +185,7 @@ int32_t Claim(TableWork& work) {
         continue;
       }
       uint64_t& stamp = stamps[row];
-      if ((stamp & ~uint64_t{0xFFFFFFFF}) != epoch) {
+      if ((stamp & ~uint64_t{0xFFFFFFFF}) != epoch || (stamp & kUnnumbered) == kUnnumbered) {
         work.unique_rows[count] = row;
         stamp = epoch | static_cast<uint32_t>(count++);
       }
@@ -168,7 +197,25 @@ int32_t Claim(TableWork& work) {
   return count;
 }
 
-// Phase 5.
+// Phase 6, bounded tables: every id of the batch counts.
+void ScoreAll(const TableWork& work) {
+  constexpr int64_t kAhead = 24;
+  CpuTable& table = *work.table;
+  const uint64_t now = table.ScoreNow();
+  for (const FeatureWork& feature : work.features) {
+    const int64_t* rows = work.rows + feature.first;
+    const uint64_t* given = feature.input->scores;
+    const int64_t num_ids = feature.input->NumIds();
+    for (int64_t i = 0; i < num_ids; ++i) {
+      if (i + kAhead < num_ids && rows[i + kAhead] >= 0) {
+        __builtin_prefetch(table.pool().scores() + rows[i + kAhead], 1);
+      }
+      if (rows[i] >= 0) table.Score(RowIndex{rows[i]}, given == nullptr ? now : given[i]);
+    }
+  }
+}
+
+// Phase 7.
 void GatherAll(const TableWork& work) {
   for (const FeatureWork& feature : work.features) {
     ThreadPool::Shared().ParallelFor(
@@ -184,11 +231,11 @@ void Count(const TableWork& work) {
   int64_t refused = 0;
   for (const Miss& miss : work.misses) refused += work.rows[miss.id] == kRowRefused;
   int64_t ids = work.num_ids - work.num_padded;
-  counters.lookups += 1;
+  const bool evicts = work.table->config().on_full == OnFull::kEvict;
   counters.ids += ids;
-  counters.inserted += work.granted;
-  counters.refused_budget += refused;
-  counters.hits += ids - work.granted - refused;
+  counters.inserted += work.inserted;
+  (evicts ? counters.refused_pinned : counters.refused_budget) += refused;
+  counters.hits += ids - work.inserted - refused;
   counters.padded += work.num_padded;
 }
 
@@ -222,11 +269,20 @@ Status CpuBackend::Lookup(const Executor&, TokenPair token, const LookupBatch& b
     for (TableWork& work : all) DYNEMB_RETURN_IF_ERROR(MakeRoomFor(work));
   }
 
+  const uint32_t epoch = replay ? NextEpoch() : NextLookup();
   for (size_t t = 0; t < all.size(); ++t) {
-    Insert(all[t]);
-    batch.header[kHeaderCounts + t] = Claim(all[t]);
-    GatherAll(all[t]);
-    if (!replay) Count(all[t]);
+    TableWork& work = all[t];
+    const bool bounded = work.table->is_bounded();
+    work.epoch = epoch;
+    work.oldest_pinned = OldestPinned(epoch);
+    work.replay = replay;
+    if (!replay) ++work.table->counters.lookups;
+    if (bounded && !work.misses.empty()) PinHits(work);
+    Insert(work);
+    batch.header[kHeaderCounts + t] = Claim(work);
+    if (bounded && !replay) ScoreAll(work);
+    GatherAll(work);
+    if (!replay) Count(work);
   }
   if (replay) {
     *token.out = static_cast<int32_t>(version_);
@@ -234,8 +290,9 @@ Status CpuBackend::Lookup(const Executor&, TokenPair token, const LookupBatch& b
     Advance(token);
     last_was_lookup_ = true;
     last_ids_checksum_ = checksum;
+    last_lookup_epoch_ = epoch;
   }
-  batch.header[kHeaderGeneration] = generation_;
+  batch.header[kHeaderGeneration] = static_cast<int32_t>(last_lookup_epoch_);
   return Status();
 }
 

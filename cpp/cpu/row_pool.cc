@@ -8,6 +8,9 @@ Status RowPool::Grow(int64_t rows) {
   if (rows <= capacity_) return Status();
   DYNEMB_RETURN_IF_ERROR(values_.Commit(rows * layout_.StrideBytes()));
   DYNEMB_RETURN_IF_ERROR(stamps_.Commit(rows * static_cast<Bytes>(sizeof(uint64_t))));
+  if (scored_) {
+    DYNEMB_RETURN_IF_ERROR(scores_.Commit(rows * static_cast<Bytes>(sizeof(uint64_t))));
+  }
   capacity_ = rows;
   return Status();
 }
@@ -19,12 +22,11 @@ RowIndex RowPool::Take() {
   return row;
 }
 
-uint32_t RowPool::NextEpoch() {
-  if (++epoch_ == 0) {  // after 2^32 passes: old stamps would look fresh
-    std::fill(stamps(), stamps() + capacity_, 0);
-    epoch_ = 1;
-  }
-  return epoch_;
+void RowPool::GiveBackAll() {
+  free_.clear();
+  used_ = 0;
 }
+
+void RowPool::ForgetClaims() { std::fill(stamps(), stamps() + capacity_, 0); }
 
 }  // namespace dynemb

@@ -1,5 +1,6 @@
-// Rows of one table: [embedding | optimizer state] and a stamp each. A row keeps
-// its number and its address for as long as its key lives.
+// Rows of one table: [embedding | optimizer state], a stamp each and, in bounded
+// tables, a score. A row keeps its number and its address for as long as its key
+// lives.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@ namespace dynemb {
 
 class RowPool {
  public:
-  explicit RowPool(const RowLayout& layout)
-      : layout_(layout), stride_floats_(layout.StrideFloats()) {}
+  RowPool(const RowLayout& layout, bool scored)
+      : layout_(layout), stride_floats_(layout.StrideFloats()), scored_(scored) {}
 
   // Room for `rows` in all. kMemory: unchanged.
   Status Grow(int64_t rows);
@@ -24,14 +25,17 @@ class RowPool {
   // has made room.
   RowIndex Take();
   void GiveBack(RowIndex row) { free_.push_back(row); }
+  void GiveBackAll();
 
   float* Row(RowIndex row) const {
     return reinterpret_cast<float*>(values_.data()) + static_cast<int64_t>(row) * stride_floats_;
   }
   // Last claim of the row: epoch << 32 | position among the unique rows.
   uint64_t* stamps() const { return reinterpret_cast<uint64_t*>(stamps_.data()); }
-  // A number for one pass of claims that no stamp carries yet.
-  uint32_t NextEpoch();
+  // [capacity] where rows have scores.
+  uint64_t* scores() const { return reinterpret_cast<uint64_t*>(scores_.data()); }
+  // Makes all rows look as if never claimed.
+  void ForgetClaims();
 
   const RowLayout& layout() const { return layout_; }
   int64_t size() const { return used_ - static_cast<int64_t>(free_.size()); }
@@ -42,12 +46,13 @@ class RowPool {
  private:
   RowLayout layout_;
   int64_t stride_floats_;
+  bool scored_;
   GrowableHostBuffer values_;
   GrowableHostBuffer stamps_;
+  GrowableHostBuffer scores_;
   std::vector<RowIndex> free_;
   int64_t used_ = 0;
   int64_t capacity_ = 0;
-  uint32_t epoch_ = 0;
 };
 
 }  // namespace dynemb

@@ -183,29 +183,34 @@ void ApplyOptimizer(const TableUpdate& update, const StepOperands& operands) {
 struct Merge {
   int64_t* rows;       // [sum of the lookups' unique rows]
   int32_t* positions;  // the same length: where each went
+  uint32_t epoch;      // of this pass
 };
 
 int32_t MergeLookups(CpuTable& table, std::span<const std::span<const int64_t>> lists,
                      const Merge& merge) {
   uint64_t* stamps = table.pool().stamps();
-  const uint64_t epoch = uint64_t{table.pool().NextEpoch()} << 32;
+  const uint64_t epoch = uint64_t{merge.epoch} << 32;
+  std::vector<uint64_t> former;  // bounded tables: an update is no claim, pins stay as they are
   int32_t count = 0;
   int32_t* position = merge.positions;
   for (std::span<const int64_t> list : lists) {
     for (int64_t row : list) {
       uint64_t& stamp = stamps[row];
       if ((stamp & ~uint64_t{0xFFFFFFFF}) != epoch) {
+        if (table.is_bounded()) former.push_back(stamp);
         merge.rows[count] = row;
         stamp = epoch | static_cast<uint32_t>(count++);
       }
       *position++ = static_cast<int32_t>(stamp & 0xFFFFFFFF);
     }
   }
+  for (size_t u = 0; u < former.size(); ++u) stamps[merge.rows[u]] = former[u];
   return count;
 }
 
 // Checks what the residuals say about one table and prepares its update.
-Status Prepare(CpuTable& table, int table_position, const UpdateBatch& batch, TableUpdate* update) {
+Status Prepare(CpuTable& table, int table_position, const UpdateBatch& batch, uint32_t epoch,
+               TableUpdate* update) {
   update->table = &table;
   std::vector<std::span<const int64_t>> lists;
   for (const LookupResidual& lookup : batch.lookups) {
@@ -241,7 +246,7 @@ Status Prepare(CpuTable& table, int table_position, const UpdateBatch& batch, Ta
   }
   int64_t total = 0;
   for (const auto& list : lists) total += static_cast<int64_t>(list.size());
-  Merge merge{table.scratch().merged.Get(total), table.scratch().positions.Get(total)};
+  Merge merge{table.scratch().merged.Get(total), table.scratch().positions.Get(total), epoch};
   update->num_unique = MergeLookups(table, lists, merge);
   update->unique_rows = merge.rows;
   size_t source = 0;
@@ -264,16 +269,13 @@ Status CpuBackend::Update(const Executor&, TokenPair token, const UpdateBatch& b
   std::unique_lock<std::shared_mutex> lock(mutex_);
   DYNEMB_RETURN_IF_ERROR(CheckToken(*token.in));
   for (const LookupResidual& lookup : batch.lookups) {
-    if (lookup.header[kHeaderGeneration] != generation_) {
-      return StaleState(
-          "apply_gradients: keys were erased after these acts were looked up, "
-          "their rows may belong to other keys now; look up again.");
-    }
+    DYNEMB_RETURN_IF_ERROR(CheckLookup(lookup));
   }
+  const uint32_t epoch = NextEpoch();
   std::vector<TableUpdate> updates;
   for (int t = 0; t < static_cast<int>(tables_.size()); ++t) {
     TableUpdate update;
-    DYNEMB_RETURN_IF_ERROR(Prepare(table(t), t, batch, &update));
+    DYNEMB_RETURN_IF_ERROR(Prepare(table(t), t, batch, epoch, &update));
     if (!update.sources.empty() && table(t).config().trainable) {
       updates.push_back(std::move(update));
     }
@@ -286,6 +288,10 @@ Status CpuBackend::Update(const Executor&, TokenPair token, const UpdateBatch& b
     update.table->counters.updated_rows += update.num_unique;
   }
   steps_ = step + 1;
+  for (const LookupResidual& lookup : batch.lookups) {
+    const uint32_t applied = static_cast<uint32_t>(lookup.header[kHeaderGeneration]);
+    std::erase_if(outstanding_, [&](const Outstanding& one) { return one.epoch == applied; });
+  }
   Advance(token);
   return Status();
 }

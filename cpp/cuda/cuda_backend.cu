@@ -85,18 +85,21 @@ uint32_t CudaBackend::NextEpoch(const Executor& exec) {
 }
 
 Status CudaBackend::StatusOf(const GroupState& state) const {
-  std::string names;
-  for (const TableConfig& config : configs()) names += (names.empty() ? "" : ", ") + config.name;
   switch (state.error) {
     case DeviceError::kNone:
       return Status();
-    case DeviceError::kStale:
+    case DeviceError::kStale: {
+      std::string names;
+      for (const TableConfig& config : configs()) {
+        names += (names.empty() ? "" : ", ") + config.name;
+      }
       return StaleState("this Embeddings is not the current state of its tables (", names,
                         "): its token is ", state.error_got, ", the tables are at ",
                         state.error_expected,
                         "; use the Embeddings that the last lookup, apply_gradients, assign or "
                         "erase returned, or call dynemb_jax.resync(emb) to go on from the tables "
                         "as they are. (Found on the GPU in an earlier call.)");
+    }
     case DeviceError::kStaleActs:
       return StaleState(
           "apply_gradients: keys were erased after these acts were looked up, their "
@@ -139,7 +142,12 @@ Status CudaBackend::Poll(const Executor& exec) {
 
 Status CudaBackend::ReadState() {
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
-  DYNEMB_RETURN_IF_ERROR(Poll(Executor{}));
+  const Status polled = Poll(Executor{});
+  if (!polled.ok()) {
+    // XLA's stream does not wait for this one: the error has to be gone before the next call.
+    DYNEMB_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
+    return polled;
+  }
   return CudaStatus(
       cudaMemcpy(state_copy_.data(), group_, state_copy_.size(), cudaMemcpyDeviceToHost),
       "cudaMemcpy");
@@ -152,6 +160,10 @@ Status CudaBackend::Check() {
 
 Status CudaBackend::Version(int32_t* version) {
   std::lock_guard<std::mutex> lock(mutex_);
+  return ReadVersion(version);
+}
+
+Status CudaBackend::ReadVersion(int32_t* version) {
   // An error of the past has been reported, or is dropped here: resync goes on
   // from the tables as they are.
   (void)ReadState();
@@ -161,12 +173,14 @@ Status CudaBackend::Version(int32_t* version) {
 }
 
 Status CudaBackend::Renew(int32_t* version) {
-  DYNEMB_RETURN_IF_ERROR(Version(version));
   std::lock_guard<std::mutex> lock(mutex_);
+  DYNEMB_RETURN_IF_ERROR(ReadVersion(version));
   *version = static_cast<int32_t>(static_cast<uint32_t>(*version) + kRenewStep);
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemset(&group_->last_was_lookup, 0, sizeof(int32_t)));
-  return CudaStatus(cudaMemcpy(&group_->version, version, sizeof *version, cudaMemcpyHostToDevice),
-                    "cudaMemcpy");
+  DYNEMB_CUDA_RETURN_IF_ERROR(
+      cudaMemcpy(&group_->version, version, sizeof *version, cudaMemcpyHostToDevice));
+  // A copy from pageable memory may return before it has landed.
+  return CudaStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
 Status CudaBackend::Stats(std::vector<TableStats>* stats) {

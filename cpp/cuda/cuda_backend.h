@@ -53,6 +53,7 @@ class CudaBackend : public Backend {
   Status PollOne(const Executor& exec, bool wait, bool* seen);
   // Waits for the device and copies the state now.
   Status ReadState();
+  Status ReadVersion(int32_t* version);
   Status StatusOf(const GroupState& state) const;
   Status PassToken(const Executor& exec, TokenPair token) const;
   uint32_t NextEpoch(const Executor& exec);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <limits>
 
 #include "cuda/cuda_backend.h"
 #include "cuda/end_call.cuh"
@@ -16,6 +15,8 @@
 namespace dynemb {
 namespace {
 
+// Ids of a lookup: the slots in which absent ones meet are twice as many, in 32 bits.
+constexpr int64_t kMaxIds = int64_t{1} << 30;
 // Calls that may find a table short of room before it gets head-room.
 constexpr int kTightCalls = 4;
 // Batches of new keys that a table with head-room takes beyond what is confirmed, so
@@ -29,6 +30,7 @@ constexpr int64_t kBusyCalls = 2;
 std::atomic<bool> cooperative_allowed{true};
 
 __global__ void __launch_bounds__(kThreads) CountElectedKernel(LookupScratch scratch) {
+  if (!HasMisses(scratch)) return;  // of a call that will not run, nobody was elected
   const uint32_t count = *scratch.miss_count;
   for (uint32_t base = blockIdx.x * kThreads; base < count; base += gridDim.x * kThreads) {
     const uint32_t m = base + threadIdx.x;
@@ -119,9 +121,9 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
     call->num_ids += input.NumIds();
     call->ids_of_table[static_cast<size_t>(call_table)] += input.NumIds();
   }
-  if (call->num_ids > std::numeric_limits<int32_t>::max()) {
+  if (call->num_ids > kMaxIds) {
     return InvalidArgument("a lookup has ", call->num_ids,
-                           " ids, at most 2**31 - 1 are possible on a GPU; split it.");
+                           " ids, at most 2**30 are possible on a GPU; split it.");
   }
   for (size_t t = 0; t < batch.tables.size(); ++t) {
     call->tables.unique_capacity[t] = call->ids_of_table[t];

@@ -52,6 +52,8 @@ Status Snapshots::Wait(int64_t call) {
     if (turn % 256 != 0) continue;
     // A device that has failed will never write.
     const cudaError_t state = cudaStreamQuery(stream_);
+    // Some runtimes keep "not ready" as the last error, which a later check would find.
+    if (state == cudaErrorNotReady) (void)cudaGetLastError();
     if (state != cudaErrorNotReady && !IsWritten(Slot(call), call)) {
       return MakeStatus(StatusCode::kDevice,
                         "a call on the GPU has failed: ", cudaGetErrorString(state));

@@ -99,8 +99,11 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
 
   size_t num_features = 0;
   for (const LookupResidual& lookup : batch.lookups) num_features += lookup.features.size();
-  if (batch.lookups.size() > kMaxFeatures || num_features > kMaxFeatures ||
-      tables_.size() > kMaxCallTables) {
+  if (tables_.size() > kMaxCallTables) {
+    return InvalidArgument("apply_gradients got a group of ", tables_.size(), " tables, at most ",
+                           kMaxCallTables, " can be updated on a GPU; make several groups.");
+  }
+  if (batch.lookups.size() > kMaxFeatures || num_features > kMaxFeatures) {
     return InvalidArgument("apply_gradients got ", batch.lookups.size(), " lookups with ",
                            num_features, " features in all, at most ", kMaxFeatures,
                            " of either are possible in one update on a GPU; apply them in parts.");
@@ -152,6 +155,7 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
   int64_t ids = 0;
   uint32_t blocks = 0;
   std::vector<size_t> lookup_of_feature;
+  std::vector<int> table_of_feature;
   for (size_t l = 0; l < batch.lookups.size(); ++l) {
     for (const FeatureGradient& given : batch.lookups[l].features) {
       const size_t at = static_cast<size_t>(given.table);
@@ -175,6 +179,7 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
       }
       bags.push_back({pooled ? given.num_bags : 0, given.combiner});
       lookup_of_feature.push_back(l);
+      table_of_feature.push_back(given.table);
       ids += given.NumIds();
       for (int p = 0; p < parts.count; ++p) {
         if (parts.tables[p].table == given.table) {
@@ -274,8 +279,9 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
     GradientParam& param = gradients.features[f];
     const size_t at = static_cast<size_t>(f);
     for (size_t i = 0; i < lists.size(); ++i) {
-      const bool is_list = lists[i].lookup == lookup_of_feature[at] &&
-                           first_unique[static_cast<size_t>(lists[i].table)] == param.first_unique;
+      // By table: one without ids has the numbers of the one behind it.
+      const bool is_list =
+          lists[i].lookup == lookup_of_feature[at] && lists[i].table == table_of_feature[at];
       if (is_list && list_count[static_cast<size_t>(lists[i].table)] > 1) {
         param.merged = plan.At<int32_t>(merged[i]);
       }

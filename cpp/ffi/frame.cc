@@ -33,6 +33,7 @@ xffi::Error ToFfiError(const Status& status) {
       code = xffi::ErrorCode::kInvalidArgument;
       break;
     case StatusCode::kStaleState:
+    case StatusCode::kTooManyOutstanding:
     case StatusCode::kWrongDevice:
       code = xffi::ErrorCode::kFailedPrecondition;
       break;
@@ -117,6 +118,7 @@ Status ReadFeatures(const Backend& backend, int64_t num_features, PlanCursor& pl
     const bool wide = plan.Next() != 0;
     feature.padding = static_cast<Padding>(plan.Next());
     const bool weighted = plan.Next() != 0;
+    const bool scored = plan.Next() != 0;
     if (feature.table < 0 || static_cast<size_t>(feature.table) >= backend.configs().size()) {
       return InvalidArgument("a plan names table ", feature.table, " of ", backend.configs().size(),
                              "; reinstall dynemb_jax.");
@@ -146,6 +148,7 @@ Status ReadFeatures(const Backend& backend, int64_t num_features, PlanCursor& pl
     if (feature.padding == Padding::kLengths) feature.lengths = args.NextS32(feature.num_bags);
     if (feature.padding == Padding::kMask) feature.mask = args.NextBool(feature.NumIds());
     feature.weights = weighted ? args.NextF32(feature.NumIds()) : nullptr;
+    feature.scores = scored ? args.NextPairs(feature.NumIds()) : nullptr;
   }
   return args.status();
 }

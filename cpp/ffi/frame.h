@@ -87,8 +87,8 @@ struct BagShape {
 BagShape BagsOf(std::span<const int64_t> dims, bool bagged);
 
 // Reads the features of a lookup or find: plan per feature
-// [table, combiner, wide, padding, weighted], operands keys, lengths or mask,
-// weights where there are any.
+// [table, combiner, wide, padding, weighted, scored], operands keys, lengths or
+// mask, weights, scores [..., 2], where there are any.
 Status ReadFeatures(const Backend& backend, int64_t num_features, PlanCursor& plan, ArgCursor& args,
                     std::vector<FeatureInput>* features);
 

@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "core/hash.h"
+#include "core/probe.h"
 #include "table/registry.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -25,12 +26,24 @@ inline void Raise(const Status& status) {
 
 // Calls body(backend) of a group, on its device.
 template <class Scope, class Body>
-void OnGroup(int64_t group, int32_t device, Body&& body) {
+Status CallOnGroup(int64_t group, int32_t device, Body&& body) {
   const Scope scope(device);
-  Raise(scope.status());
+  DYNEMB_RETURN_IF_ERROR(scope.status());
   std::shared_ptr<Backend> backend;
-  Raise(Registry::Global().Find(group, device, &backend));
-  Raise(body(*backend));
+  DYNEMB_RETURN_IF_ERROR(Registry::Global().Find(group, device, &backend));
+  return body(*backend);
+}
+
+// The same for Python, whose other threads go on meanwhile: the body may wait for a
+// device whose program waits for one of them.
+template <class Scope, class Body>
+void OnGroup(int64_t group, int32_t device, Body&& body) {
+  Status status;
+  {
+    const nb::gil_scoped_release release;
+    status = CallOnGroup<Scope>(group, device, body);
+  }
+  Raise(status);
 }
 
 template <class Handler>
@@ -47,7 +60,11 @@ inline TableConfig ConfigFromDict(const nb::dict& fields, uint64_t seed) {
                       nb::cast<double>(fields["beta2"]),
                       nb::cast<float>(fields["epsilon"]),
                       nb::cast<float>(fields["initial_state"]),
-                      nb::cast<float>(fields["initial_scalar"])};
+                      nb::cast<float>(fields["initial_scalar"]),
+                      nb::cast<float>(fields["weight_decay"]),
+                      nb::cast<float>(fields["l1"]),
+                      nb::cast<float>(fields["l2"]),
+                      nb::cast<float>(fields["initial_sum"])};
   config.initializer = {static_cast<InitializerKind>(nb::cast<int>(fields["initializer"])),
                         nb::cast<float>(fields["initializer_parameter"]),
                         RowInitStream(seed, config.name)};
@@ -58,6 +75,10 @@ inline TableConfig ConfigFromDict(const nb::dict& fields, uint64_t seed) {
   config.missing_is_initial = nb::cast<bool>(fields["missing_is_initial"]);
   config.missing_value = nb::cast<float>(fields["missing_value"]);
   config.trainable = nb::cast<bool>(fields["trainable"]);
+  config.max_rows = nb::cast<int64_t>(fields["max_rows"]);
+  config.score = static_cast<ScoreKind>(nb::cast<int>(fields["score"]));
+  config.recorded_evictions = nb::cast<int64_t>(fields["recorded_evictions"]);
+  config.max_outstanding = nb::cast<int64_t>(fields["max_outstanding"]);
   return config;
 }
 
@@ -94,6 +115,8 @@ inline nb::dict StatsToDict(const TableStats& stats) {
   out["hits"] = c.hits;
   out["inserted"] = c.inserted;
   out["refused_budget"] = c.refused_budget;
+  out["refused_pinned"] = c.refused_pinned;
+  out["evicted"] = c.evicted;
   out["padded"] = c.padded;
   out["found"] = c.found;
   out["missing"] = c.missing;
@@ -119,6 +142,7 @@ std::vector<nb::dict> GroupStats(int64_t group, int32_t device) {
 
 using KeysIn = nb::ndarray<const uint64_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Int64sOut = nb::ndarray<int64_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using BucketsOut = nb::ndarray<int64_t, nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using BoolsOut = nb::ndarray<uint8_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatsOut = nb::ndarray<float, nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
@@ -130,10 +154,37 @@ void GetRows(int64_t group, int32_t device, int table, KeysIn keys, BoolsOut fou
   OnGroup<Scope>(group, device, [&](Backend& backend) { return backend.Get(batch); });
 }
 
+// (keys, scores, lost)
+template <class Scope>
+nb::tuple DrainEvicted(int64_t group, int32_t device, int table) {
+  EvictedKeys evicted;
+  OnGroup<Scope>(group, device,
+                 [&](Backend& backend) { return backend.DrainEvicted(table, &evicted); });
+  std::vector<Key> keys;
+  std::vector<uint64_t> scores;
+  for (const EvictedKey& one : evicted.keys) {
+    keys.push_back(one.key);
+    scores.push_back(one.score);
+  }
+  return nb::make_tuple(keys, scores, evicted.lost);
+}
+
 // For tests that need keys which collide.
 inline void HomeBuckets(KeysIn keys, uint64_t num_buckets, Int64sOut buckets) {
   for (size_t i = 0; i < keys.size(); ++i) {
     buckets.data()[i] = static_cast<int64_t>(HashKey(keys.data()[i]).Home(num_buckets));
+  }
+}
+
+// For tests that predict victims: buckets[i] holds the first buckets of key i's path,
+// as many as it is wide.
+inline void PathBuckets(KeysIn keys, uint64_t num_buckets, BucketsOut buckets) {
+  const size_t length = buckets.shape(1);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    ProbePath path(HashKey(keys.data()[i]), num_buckets);
+    for (size_t step = 0; step < length; ++step, path.Advance()) {
+      buckets.data()[i * length + step] = static_cast<int64_t>(path.bucket());
+    }
   }
 }
 
@@ -172,6 +223,28 @@ void BindGroups(nb::module_& m) {
   m.def("stats", &GroupStats<Scope>, nb::arg("group"), nb::arg("device"));
   m.def("get_rows", &GetRows<Scope>, nb::arg("group"), nb::arg("device"), nb::arg("table"),
         nb::arg("keys"), nb::arg("found"), nb::arg("rows"), nb::arg("state"));
+  m.def(
+      "erase_below",
+      [](int64_t group, int32_t device, int32_t from, int table, uint64_t score) {
+        int32_t to = 0;
+        OnGroup<Scope>(group, device, [&](Backend& backend) {
+          return backend.EraseBelow(from, table, score, &to);
+        });
+        return to;
+      },
+      nb::arg("group"), nb::arg("device"), nb::arg("version"), nb::arg("table"), nb::arg("score"));
+  m.def(
+      "clear",
+      [](int64_t group, int32_t device, int32_t from, int table) {
+        int32_t to = 0;
+        OnGroup<Scope>(group, device,
+                       [&](Backend& backend) { return backend.Clear(from, table, &to); });
+        return to;
+      },
+      nb::arg("group"), nb::arg("device"), nb::arg("version"), nb::arg("table"));
+  m.def("drain_evicted", &DrainEvicted<Scope>, nb::arg("group"), nb::arg("device"),
+        nb::arg("table"));
+  m.def("path_buckets", &PathBuckets, nb::arg("keys"), nb::arg("num_buckets"), nb::arg("buckets"));
   m.def("home_buckets", &HomeBuckets, nb::arg("keys"), nb::arg("num_buckets"), nb::arg("buckets"));
 }
 

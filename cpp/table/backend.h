@@ -54,6 +54,13 @@ class Backend {
   virtual Status Renew(int32_t* version) = 0;
   virtual Status Stats(std::vector<TableStats>* stats) = 0;
 
+  // Host calls of backends that have bounded tables. The first two change the
+  // group, from version `from` to *to.
+  virtual Status EraseBelow(int32_t from, int table, uint64_t score, int32_t* to);
+  virtual Status Clear(int32_t from, int table, int32_t* to);
+  // Moves what has been recorded since the last call out of the table.
+  virtual Status DrainEvicted(int table, EvictedKeys* evicted);
+
   const std::vector<TableConfig>& configs() const { return configs_; }
 
  protected:

@@ -29,6 +29,8 @@ struct FeatureInput {
   const int32_t* lengths;  // [num_bags] or null
   const uint8_t* mask;     // [num_bags, bag_length] or null
   const float* weights;    // [num_bags, bag_length] or null
+  // [num_bags, bag_length] or null: for a table of custom scores.
+  const uint64_t* scores = nullptr;
 
   int64_t NumIds() const { return num_bags * bag_length; }
   int64_t NumOutputRows() const { return combiner == Combiner::kNone ? NumIds() : num_bags; }
@@ -52,8 +54,10 @@ struct FindBatch {
 
 // What lookup says of itself in its header output (int32).
 enum HeaderField : int {
-  kHeaderGeneration = 0,  // erase calls before: rows may be reused afterwards
-  kHeaderCounts = 1,      // number of unique rows, one a table looked up
+  // When the lookup was, each backend in a measure of its own: whether its rows may
+  // have been given to other keys since.
+  kHeaderGeneration = 0,
+  kHeaderCounts = 1,  // number of unique rows, one a table looked up
 };
 
 // unique_rows of table t holds the row numbers in order of first occurrence,
@@ -112,6 +116,17 @@ struct AssignBatch {
   KeyBatch keys;
   const float* rows;   // [capacity, dim]
   const float* state;  // [capacity, RowLayout::StateFloats] or null: initial state
+};
+
+// Keys that made way for others.
+struct EvictedKey {
+  Key key;
+  uint64_t score;
+};
+
+struct EvictedKeys {
+  std::vector<EvictedKey> keys;  // in the order of their eviction
+  int64_t lost = 0;              // more of them than the table was asked to record
 };
 
 // Of a host call: all pointers are host memory.

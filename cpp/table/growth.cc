@@ -9,11 +9,16 @@ namespace {
 int64_t RowsWithin(const TableConfig& config, uint64_t num_buckets) {
   if (config.max_bytes < 0) return kMaxRows;
   Bytes left = config.max_bytes - static_cast<Bytes>(num_buckets) * kBytesPerBucket;
-  return left < 0 ? -1 : left / RowBytes(config.Layout());
+  return left < 0 ? -1 : left / RowBytes(config);
+}
+
+int64_t MaxRows(const TableConfig& config) {
+  return config.max_rows < 0 ? kMaxRows : config.max_rows;
 }
 
 int64_t Capacity(const TableConfig& config, uint64_t num_buckets) {
-  return std::min(RowLimit(num_buckets, config.max_load), RowsWithin(config, num_buckets));
+  return std::min(
+      {RowLimit(num_buckets, config.max_load), RowsWithin(config, num_buckets), MaxRows(config)});
 }
 
 // A doubling must pay and must leave room for the rows that are there, which are
@@ -33,11 +38,11 @@ int64_t RowLimit(uint64_t num_buckets, double max_load) {
 
 Bytes RoomBytes(const TableConfig& config, const Room& room) {
   return static_cast<Bytes>(room.num_buckets) * kBytesPerBucket +
-         room.row_capacity * RowBytes(config.Layout());
+         room.row_capacity * RowBytes(config);
 }
 
 RoomPlan PlanRoom(const TableConfig& config, const Room& now, int64_t rows, int64_t new_rows) {
-  const int64_t wanted = rows + new_rows;
+  const int64_t wanted = std::min(rows + new_rows, std::max(rows, MaxRows(config)));
   uint64_t buckets = now.num_buckets;
   while (Capacity(config, buckets) < wanted && MayDouble(config, now, buckets)) buckets *= 2;
   const int64_t held = std::max(rows, std::min(wanted, Capacity(config, buckets)));
@@ -45,7 +50,8 @@ RoomPlan PlanRoom(const TableConfig& config, const Room& now, int64_t rows, int6
   // An eighth more, so that rows grow seldom; not where a budget may need it for
   // the index.
   if (held > now.row_capacity && config.max_bytes < 0) {
-    capacity = std::max(held, now.row_capacity + now.row_capacity / 8);
+    const int64_t eighth_more = now.row_capacity + now.row_capacity / 8;
+    capacity = std::max(held, std::min(eighth_more, MaxRows(config)));
   }
   return {Room{buckets, capacity}, held - rows};
 }

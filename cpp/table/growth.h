@@ -16,6 +16,12 @@ inline Bytes RowBytes(const RowLayout& layout) {
   return layout.StrideBytes() + static_cast<Bytes>(sizeof(uint64_t));
 }
 
+// The same of a table, with the score of a bounded one.
+inline Bytes RowBytes(const TableConfig& config) {
+  const Bytes score = config.score == ScoreKind::kNone ? 0 : sizeof(uint64_t);
+  return RowBytes(config.Layout()) + score;
+}
+
 // Rows that `num_buckets` buckets may hold at the load limit; at least 1.
 int64_t RowLimit(uint64_t num_buckets, double max_load);
 
@@ -34,7 +40,7 @@ struct RoomPlan {
 
 // Room for `rows` present and `new_rows` more. The index doubles as often as the
 // load limit asks; rows grow by an eighth or by what is needed, whichever is more;
-// under a budget by what is needed, and never beyond it.
+// under a budget by what is needed, and never beyond it; never beyond max_rows.
 RoomPlan PlanRoom(const TableConfig& config, const Room& now, int64_t rows, int64_t new_rows);
 
 // The room of a new table; kConfig if max_bytes and initial_rows cannot go together.

@@ -7,11 +7,12 @@
 #include "core/optimizer/dispatch.h"
 #include "core/row_init.h"
 #include "core/row_layout.h"
+#include "core/score.h"
 #include "core/types.h"
 
 namespace dynemb {
 
-enum class OnFull : int32_t { kError = 0, kDrop = 1 };
+enum class OnFull : int32_t { kError = 0, kDrop = 1, kEvict = 2 };
 
 struct TableConfig {
   std::string name;
@@ -21,10 +22,14 @@ struct TableConfig {
   double max_load = 0.85;    // of the slots, before the index doubles
   int64_t initial_rows = 0;  // room made at creation
   Bytes max_bytes = -1;      // -1: no budget
+  int64_t max_rows = -1;     // -1: as many as max_bytes allows
   OnFull on_full = OnFull::kError;
   bool missing_is_initial = false;  // else the constant below
   float missing_value = 0.0f;
   bool trainable = true;
+  ScoreKind score = ScoreKind::kNone;  // any other: the table is bounded
+  int64_t recorded_evictions = 0;      // kept for drain_evicted, at most
+  int64_t max_outstanding = 4;         // latest lookups of the group that may pin rows
 
   RowLayout Layout() const {
     return DispatchRule(optimizer.kind, [&]<class Rule>() {

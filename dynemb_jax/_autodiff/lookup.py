@@ -23,8 +23,8 @@ from dynemb_jax.inputs import PADDING_LENGTHS, FeatureIds
 _CANCELLED = 2.0**-20  # kCancelled of core/pool.h
 _SUM, _MEAN, _SQRTN = (COMBINER_CODES[name] for name in ("sum", "mean", "sqrtn"))
 
-# One feature: (ids, lengths or mask or None), its weights or None, its tap or None.
-Ids = tuple[jax.Array, jax.Array | None]
+# One feature: (ids, lengths or mask or None, scores or None), its weights or None, its tap or None.
+Ids = tuple[jax.Array, jax.Array | None, jax.Array | None]
 Verb = Callable[..., Any]
 
 
@@ -47,7 +47,7 @@ def pool(rows: jax.Array, weights: jax.Array, valid: jax.Array, combiner: int) -
 
 
 def _valid(plan: FeaturePlan, ids: Ids) -> jax.Array:
-    array, pad = ids
+    array, pad, _ = ids
     shape = plan.index_shape(array.shape)
     if pad is None:
         return jnp.ones(shape, bool)
@@ -61,12 +61,14 @@ def _operands(
     ids: Sequence[Ids], weights: Sequence[jax.Array | None], plans: Sequence[FeaturePlan]
 ) -> list[jax.Array]:
     flat: list[jax.Array] = []
-    for (array, pad), weight, plan in zip(ids, weights, plans, strict=True):
+    for (array, pad, scores), weight, plan in zip(ids, weights, plans, strict=True):
         flat.append(array)
         if pad is not None:
             flat.append(pad)
         if plan.weighted and weight is not None:
             flat.append(weight)
+        if scores is not None:
+            flat.append(scores)
     return flat
 
 
@@ -156,7 +158,7 @@ def _call(
     features: Sequence[FeatureIds],
     taps: Sequence[jax.Array | None],
 ) -> LookupResults:
-    ids = tuple((feature.ids, feature.pad) for feature in features)
+    ids = tuple((feature.ids, feature.pad, feature.scores) for feature in features)
     weights = tuple(feature.weights for feature in features)
     return _lookup(verb, group, plans, token, ids, weights, tuple(taps))
 

@@ -19,15 +19,17 @@ class FeaturePlan(NamedTuple):
     wide: bool
     padding: int
     weighted: bool
+    scored: bool
 
     def native(self) -> tuple[int, ...]:
         """As ReadFeatures in cpp/ffi/frame.cc reads it."""
-        return (self.table, self.combiner, int(self.wide), self.padding, int(self.weighted))
+        flags = (int(self.weighted), int(self.scored))
+        return (self.table, self.combiner, int(self.wide), self.padding, *flags)
 
     @property
     def num_operands(self) -> int:
-        """Ids, then lengths or mask, then weights."""
-        return 1 + (self.padding != PADDING_NONE) + self.weighted
+        """Ids, then lengths or mask, then weights, then scores (uint32 pairs)."""
+        return 1 + (self.padding != PADDING_NONE) + self.weighted + self.scored
 
     def index_shape(self, ids_shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of the ids themselves."""

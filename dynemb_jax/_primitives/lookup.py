@@ -1,8 +1,8 @@
 """lookup: find or insert.
 
 Results: token, header, per feature rows and index, per table unique_rows. ``header`` is int32
-[generation, number of unique rows per table]; ``index`` (shape of the ids) points
-into the table's ``unique_rows`` (uint32 pairs), -1 where padded, -2 where refused.
+[when it was, in the engine's own measure; number of unique rows per table]; ``index`` (shape of the
+ids) points into the table's ``unique_rows`` (uint32 pairs), -1 where padded, -2 where refused.
 """
 
 from collections.abc import Sequence

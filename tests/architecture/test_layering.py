@@ -3,6 +3,7 @@
 import ast
 import pathlib
 import re
+import subprocess
 import sys
 
 import pytest
@@ -29,20 +30,33 @@ PYTHON_LAYERS = {
     "errors": set(),
     "optimizers": {"errors"},
     "initializers": {"errors"},
-    "config": {"errors", "optimizers", "initializers"},
+    "eviction": {"errors"},
+    "config": {"errors", "optimizers", "initializers", "eviction"},
     "keys": {"errors"},
     "inputs": {"errors", "keys"},
     "feed": {"errors", "keys", "inputs"},
     "_registration": {"_native", "_native_cuda"},
     "_primitives": {"errors", "keys", "inputs", "_native", "_registration"},
     "_autodiff": {"errors", "keys", "inputs", "_primitives"},
-    "group": {"errors", "config", "optimizers", "initializers", "_registration"},
+    "group": {"errors", "config", "optimizers", "initializers", "eviction", "_registration"},
     "embeddings": {"errors", "config", "group"},
-    "lookups": {"errors", "keys", "inputs", "_primitives", "_autodiff", "group", "embeddings"},
+    "lookups": {
+        "errors",
+        "eviction",
+        "keys",
+        "inputs",
+        "_primitives",
+        "_autodiff",
+        "group",
+        "embeddings",
+    },
     "updates": {"errors", "_primitives", "group", "embeddings"},
+    "flax": {"errors", "embeddings", "lookups", "updates"},
 }
-LEAVES = {"errors", "optimizers", "initializers", "config"}
+LEAVES = {"errors", "optimizers", "initializers", "eviction", "config"}
 JAX_INTERNALS = {"_primitives/define.py"}
+# Optional libraries, and the only package that imports each; nothing of ours imports that one.
+OUTERMOST = {"flax": "flax"}
 ORACLE_LIBRARIES = {"numpy", "scipy"}
 
 SOURCES = sorted(path for path in CPP.rglob("*") if path.suffix in {".h", ".cc", ".cu", ".cuh"})
@@ -123,6 +137,24 @@ def test_jax_internals_are_imported_in_one_file(path: pathlib.Path):
 
 
 @pytest.mark.parametrize("path", MODULES, ids=ids(MODULES))
+def test_optional_libraries_stay_in_the_outermost_layers(path: pathlib.Path):
+    for library, home in OUTERMOST.items():
+        if layer(path) != home:
+            assert library not in {name.split(".")[0] for name in imported(path)}
+            assert home not in own_layers(path)
+
+
+def test_importing_the_library_imports_no_optional_one():
+    script = "import sys, dynemb_jax; assert not set(sys.argv[1:]) & set(sys.modules), sys.argv"
+
+    done = subprocess.run(
+        [sys.executable, "-c", script, *OUTERMOST], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", MODULES, ids=ids(MODULES))
 def test_library_never_imports_tests(path: pathlib.Path):
     assert "tests" not in {name.split(".")[0] for name in imported(path)}
 
@@ -131,11 +163,12 @@ def test_library_never_imports_tests(path: pathlib.Path):
 def test_leaf_traces_nothing(name: str):
     # Descriptors are read at construction time; what runs under jit lives in the layers above.
     allowed = ("jax.numpy.", "jax.typing.", "jax.Array", "jax.tree_util.")
-    source = PACKAGE / f"{name}.py"
-    jax_names = {n for n in imported(source) if n.split(".")[0] == "jax"}
+    sources = [path for path in MODULES if layer(path) == name]
+    jax_names = {n for path in sources for n in imported(path) if n.split(".")[0] == "jax"}
 
     tracing = {n for n in jax_names if n not in {"jax", "jax.numpy"} and not n.startswith(allowed)}
 
+    assert sources
     assert not tracing
 
 

@@ -1,5 +1,6 @@
 """The public surface: small, sorted, documented."""
 
+import importlib
 import inspect
 import types
 
@@ -37,3 +38,19 @@ def test_name_is_documented(name: str):
     assert len(text.split()) >= 4, f"dj.{name} needs a docstring"
     # dataclass writes "Name(field: type, ...)" when the author wrote nothing.
     assert not text.startswith(f"{name}(")
+
+
+@pytest.mark.parametrize("module", ["dynemb_jax.flax.nnx", "dynemb_jax.flax.linen"])
+def test_optional_module_lists_what_it_defines(module: str):
+    pytest.importorskip("flax")
+    names = importlib.import_module(module)
+
+    defined = {
+        name
+        for name, value in vars(names).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module
+    }
+
+    assert defined <= set(names.__all__) <= set(vars(names))
+    for name in defined:
+        assert len((inspect.getdoc(getattr(names, name)) or "").split()) >= 4, name

@@ -9,22 +9,14 @@ import optax
 import pytest
 
 import dynemb_jax as dj
+from tests.contract import dense_rules
 from tests.plugins import OPTIMIZERS
 from tests.twin import Twin, assert_close, create, random_grads
 
 
-def dense_rowwise_adagrad(learning_rate, start, eps):
-    """What optax lacks: the update of all rows of a matrix at once."""
-
-    def init(params):
-        return jnp.full((len(params), 1), start)
-
-    def update(grads, sums, params=None):
-        del params
-        sums = sums + jnp.square(grads).mean(1, keepdims=True)
-        return -learning_rate * grads / (jnp.sqrt(sums) + eps), sums
-
-    return optax.GradientTransformation(init, update)
+def decayed(transformation):
+    """The transformation, of g + w / 2."""
+    return optax.chain(optax.add_decayed_weights(0.5), transformation)
 
 
 OPTAX = {
@@ -34,13 +26,34 @@ OPTAX = {
     "nesterov": optax.sgd(0.1, momentum=0.9, nesterov=True),
     "adagrad": optax.adagrad(0.05, initial_accumulator_value=0.1, eps=1e-7),
     "adagrad_other_start": optax.adagrad(0.05, initial_accumulator_value=0.0, eps=1e-3),
-    "rowwise_adagrad": dense_rowwise_adagrad(0.05, 0.0, 1e-8),
-    "rowwise_adagrad_other_start": dense_rowwise_adagrad(0.05, 0.5, 1e-3),
-    "rowwise_adagrad_without_eps": dense_rowwise_adagrad(0.05, 0.0, 0.0),
+    "rowwise_adagrad": dense_rules.rowwise_adagrad(0.05, 0.0, 1e-8),
+    "rowwise_adagrad_other_start": dense_rules.rowwise_adagrad(0.05, 0.5, 1e-3),
+    "rowwise_adagrad_without_eps": dense_rules.rowwise_adagrad(0.05, 0.0, 0.0),
     "adam": optax.adam(0.01),
     # With every row in every batch, a row's own count is the number of steps.
     "adam_row": optax.adam(0.01),
     "adam_other_decay": optax.adam(0.01, b1=0.5, b2=0.75, eps=1e-3),
+    "rmsprop": optax.rmsprop(0.01),
+    "rmsprop_other_start": optax.rmsprop(0.01, decay=0.5, eps=1e-3, initial_scale=1.0),
+    "rmsprop_without_eps": optax.rmsprop(0.01, eps=0.0),
+    "adamw": optax.adamw(0.01),
+    "adamw_strong": optax.adamw(0.01, b1=0.5, b2=0.75, eps=1e-3, weight_decay=2.0),
+    "adamw_row": optax.adamw(0.01, weight_decay=2.0),
+    "partial_rowwise_adam": dense_rules.partial_rowwise_adam(0.01),
+    "partial_rowwise_adam_row": dense_rules.partial_rowwise_adam(0.01),
+    "partial_rowwise_adam_other_decay": dense_rules.partial_rowwise_adam(0.01, 0.5, 0.75, 1e-3),
+    "ftrl": dense_rules.ftrl(0.1),
+    "ftrl_l1": dense_rules.ftrl(0.1, l1=0.8),
+    "ftrl_all": dense_rules.ftrl(0.2, l1=0.3, l2=0.5, beta=1.0, start=0.0),
+    "ftrl_without_start": dense_rules.ftrl(0.1, l2=0.5, start=0.0),
+    "sgd_decay": decayed(optax.sgd(0.1)),
+    "momentum_decay": decayed(optax.sgd(0.1, momentum=0.9)),
+    "nesterov_decay": decayed(optax.sgd(0.1, momentum=0.9, nesterov=True)),
+    "adagrad_decay": decayed(optax.adagrad(0.05, initial_accumulator_value=0.1, eps=1e-7)),
+    "rowwise_adagrad_decay": decayed(dense_rules.rowwise_adagrad(0.05, 0.0, 1e-8)),
+    "rmsprop_decay": decayed(optax.rmsprop(0.01)),
+    "adam_decay": decayed(optax.adam(0.01)),
+    "adam_row_decay": decayed(optax.adam(0.01)),
 }
 
 
@@ -98,6 +111,33 @@ def test_rows_that_come_and_go_follow_the_reference(name):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_table_made_of_rows_and_state_continues_bit_for_bit(name):
+    def train(emb, steps):
+        for step in steps:
+            # Each key once: sums of several gradients have an order.
+            ids = np.random.default_rng(step).permutation(12)[:8]
+            acts, emb = dj.lookup(emb, ids)
+            emb = dj.apply_gradients(emb, acts, random_grads((8, 5), step), step=step)
+        return emb
+
+    known = np.arange(12)
+    emb = train(create(5, optimizer=OPTIMIZERS[name][0]), range(4))
+    saved = dj.get(emb, "items", known)
+    assert saved.found.all()
+    fresh = create(5, optimizer=OPTIMIZERS[name][0], seed=1)
+    fresh = dj.assign(fresh, "items", known, saved.rows, saved.state)
+
+    first, second = (dj.get(train(one, range(4, 8)), "items", known) for one in (emb, fresh))
+
+    assert not np.array_equal(first.rows, saved.rows)
+    np.testing.assert_array_equal(first.rows.view(np.uint32), second.rows.view(np.uint32))
+    assert first.state.keys() == second.state.keys()
+    for part in first.state:
+        bits = [one.state[part].view(np.uint32) for one in (first, second)]
+        np.testing.assert_array_equal(*bits)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_zero_gradient_is_an_update_like_any(name):
     twin = Twin(optimizer=name)
     twin.train([1, 2])
@@ -141,8 +181,11 @@ def test_rowwise_adagrad_by_hand():
 
 
 @pytest.mark.parametrize("dim", [1, 3, 8, 1021, 4096])
-def test_a_sum_over_a_row_takes_every_column_once(dim):
-    twin = Twin(dim, optimizer="rowwise_adagrad")
+@pytest.mark.parametrize(
+    "name", ["rowwise_adagrad", "rowwise_adagrad_decay", "partial_rowwise_adam_row"]
+)
+def test_a_sum_over_a_row_takes_every_column_once(name, dim):
+    twin = Twin(dim, optimizer=name)
 
     twin.train([1, 2])
     twin.train([2, 3], seed=1)
@@ -190,10 +233,14 @@ def test_every_optimizer_of_the_library_has_a_reference():
     makers = {
         name
         for name, value in vars(dj.optimizers).items()
-        if inspect.isfunction(value) and value.__module__ == dj.optimizers.__name__
+        if inspect.isfunction(value) and value.__module__.startswith(dj.optimizers.__name__)
     }
 
     assert {m for m in makers if not m.startswith("_")} <= set(OPTIMIZERS)
+
+
+def test_every_optimizer_has_an_update_of_all_rows():
+    assert OPTAX.keys() == OPTIMIZERS.keys()
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

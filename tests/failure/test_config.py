@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import dynemb_jax as dj
+from dynemb_jax.group import refuse_eviction
 
 BAD = {
     "dim zero": ({"dim": 0}, "dim"),
@@ -48,11 +49,9 @@ def test_an_unknown_option_is_refused_and_the_known_ones_are_named():
 
 
 NOT_YET = {
-    "eviction": object(),
     "admission": object(),
     "placement": "host",
     "dtype": jnp.bfloat16,
-    "on_full": "evict",
 }
 
 
@@ -60,6 +59,59 @@ NOT_YET = {
 def test_what_is_not_there_yet_says_so_by_name(option):
     with pytest.raises(NotImplementedError, match=option):
         dj.TableConfig("items", 4, **{option: NOT_YET[option]})
+
+
+IMPOSSIBLE = {
+    "evict without a policy": ({"on_full": "evict"}, "write e.g. eviction=dynemb_jax.eviction.lru"),
+    "a policy without a bound": ({"eviction": dj.eviction.lru()}, "write max_rows"),
+    "the function, not its policy": ({"eviction": dj.eviction.lru}, "write e.g. eviction"),
+    "more rows at first than ever": (
+        {"eviction": dj.eviction.lru(max_rows=5), "initial_rows": 6},
+        "lower initial_rows",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_an_eviction_that_cannot_work_is_refused_and_says_what_to_write(case):
+    options, word = IMPOSSIBLE[case]
+
+    with pytest.raises(dj.errors.ConfigError, match=f"items.*{word}"):
+        dj.TableConfig("items", 4, **options)
+
+
+@pytest.mark.parametrize("policy", ["lru", "timestamp", "lfu", "custom"])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("max_rows", 0), ("max_rows", 2.0), ("max_rows", True), ("record", -1), ("record", None)],
+)
+def test_an_impossible_number_of_a_policy_is_refused_by_its_name(policy, option, value):
+    with pytest.raises(dj.errors.ConfigError, match=f"{option} of eviction.{policy} .*write"):
+        getattr(dj.eviction, policy)(**{option: value})
+
+
+def test_a_policy_means_evict_and_none_means_error():
+    policy = dj.eviction.lru(max_rows=10)
+
+    assert dj.TableConfig("items", 4).on_full == "error"
+    assert dj.TableConfig("items", 4, eviction=policy).on_full == "evict"
+    assert dj.TableConfig("items", 4, eviction=policy, on_full="drop").on_full == "drop"
+
+
+def test_eviction_on_a_gpu_is_not_there_yet_and_says_so():
+    tables = (dj.TableConfig("items", 4, eviction=dj.eviction.lru(max_rows=10)),)
+
+    refuse_eviction("cpu", tables)
+    with pytest.raises(NotImplementedError, match=r"items.*eviction.*JAX_PLATFORMS=cpu"):
+        refuse_eviction("gpu", tables)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, None, 1 << 20])
+def test_a_number_of_outstanding_lookups_that_is_none_is_refused(value):
+    feature = dj.FeatureConfig(dj.TableConfig("items", 4))
+
+    with pytest.raises(dj.errors.InputError, match="max_outstanding"):
+        dj.create(feature, max_outstanding=value)
 
 
 @pytest.mark.parametrize("option", ["mesh", "axis"])
@@ -123,8 +175,9 @@ def test_a_table_in_place_of_a_feature_is_refused_with_the_cure():
         lambda: dj.optimizers.adagrad(0.1, initial_accumulator=-1.0),
         lambda: dj.optimizers.adagrad(0.1, eps=-1e-7),
         lambda: dj.optimizers.sgd("fast"),
+        lambda: dj.optimizers.ftrl(-0.1),
     ],
-    ids=["b1", "b2", "correction", "accumulator", "eps", "rate"],
+    ids=["b1", "b2", "correction", "accumulator", "eps", "rate", "negative"],
 )
 def test_an_impossible_optimizer_is_refused(make):
     with pytest.raises(dj.errors.ConfigError):
@@ -143,6 +196,27 @@ def test_an_impossible_optimizer_is_refused(make):
         (dj.optimizers.rowwise_adagrad, "eps", "small"),
         (dj.optimizers.rowwise_adagrad, "initial_accumulator", -1.0),
         (dj.optimizers.rowwise_adagrad, "initial_accumulator", float("inf")),
+        (dj.optimizers.rmsprop, "decay", 1.0),
+        (dj.optimizers.rmsprop, "decay", -0.1),
+        (dj.optimizers.rmsprop, "eps", float("nan")),
+        (dj.optimizers.rmsprop, "initial_scale", -1.0),
+        (dj.optimizers.adamw, "b1", 1.0),
+        (dj.optimizers.adamw, "weight_decay", -1e-4),
+        (dj.optimizers.adamw, "weight_decay", "strong"),
+        (dj.optimizers.adamw, "bias_correction", "rows"),
+        (dj.optimizers.partial_rowwise_adam, "b2", 1.0),
+        (dj.optimizers.partial_rowwise_adam, "eps", -1e-8),
+        (dj.optimizers.partial_rowwise_adam, "bias_correction", None),
+        (dj.optimizers.ftrl, "l1", -1.0),
+        (dj.optimizers.ftrl, "l2", float("inf")),
+        (dj.optimizers.ftrl, "beta", True),
+        (dj.optimizers.ftrl, "initial_accumulator", -0.1),
+        (dj.optimizers.sgd, "weight_decay", -0.1),
+        (dj.optimizers.momentum, "weight_decay", float("inf")),
+        (dj.optimizers.adagrad, "weight_decay", float("nan")),
+        (dj.optimizers.rowwise_adagrad, "weight_decay", True),
+        (dj.optimizers.rmsprop, "weight_decay", "strong"),
+        (dj.optimizers.adam, "weight_decay", -1),
     ],
 )
 def test_an_impossible_number_of_an_optimizer_is_refused_by_its_name(make, option, value):

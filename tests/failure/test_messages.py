@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import dynemb_jax as dj
+from tests.bounded import bounded
 from tests.twin import create, keys
 
 ONE = np.array([1])
@@ -67,6 +68,18 @@ def huge():
     create(1024, initial_rows=10**10)
 
 
+def full_by_rows():
+    dj.lookup(bounded("lru", 8, on_full="error"), np.arange(9))
+
+
+def too_many_outstanding():
+    emb = bounded("lru", 1, outstanding=2)
+    acts, emb = dj.lookup(emb, ONE)
+    for key in (2, 3, 4):
+        _, emb = dj.lookup(emb, np.array([key]))
+    dj.apply_gradients(emb, acts, ROW)
+
+
 # What is done, the class it raises, and what the message must name.
 MISTAKES = {
     "float ids": (
@@ -99,6 +112,66 @@ MISTAKES = {
     "stale lookup": (stale_lookup, "StaleStateError", ["items", "resync"]),
     "closed": (closed, "ClosedError", ["closed", "create"]),
     "full": (full, "TableFullError", ["items", "max_bytes", str(1 << 20), "on_full"]),
+    "full by rows": (
+        full_by_rows,
+        "TableFullError",
+        ["items", "9 new keys", "max_rows=8", "evict"],
+    ),
+    "too many outstanding": (
+        too_many_outstanding,
+        "TooManyOutstandingError",
+        ["items", "max_outstanding=2", "raise max_outstanding"],
+    ),
+    "no scores for custom": (
+        lambda: dj.lookup(bounded("custom", 8), ONE),
+        "InputError",
+        ["scores", "custom"],
+    ),
+    "scores for another policy": (
+        lambda: dj.lookup(bounded("lru", 8), ONE, scores=ONE),
+        "InputError",
+        ["custom", "None"],
+    ),
+    "scores of an evaluation": (
+        lambda: dj.lookup(bounded("custom", 8), ONE, train=False, scores=ONE),
+        "InputError",
+        ["train=False", "scores"],
+    ),
+    "scores that are no integers": (
+        lambda: dj.lookup(bounded("custom", 8), ONE, scores=np.ones(1, np.float32)),
+        "InputError",
+        ["scores", "float32", "cast"],
+    ),
+    "scores of another shape": (
+        lambda: dj.lookup(bounded("custom", 8), ONE, scores=np.ones((1, 1), np.int32)),
+        "InputError",
+        ["(1,)", "(1, 1)"],
+    ),
+    "erase_if without scores": (
+        lambda: dj.erase_if(create(), "items", score_below=3),
+        "InputError",
+        ["erase_if", "items", "eviction"],
+    ),
+    "erase_if below nothing": (
+        lambda: dj.erase_if(bounded("lru", 8), "items", score_below=-1),
+        "InputError",
+        ["score_below", "-1"],
+    ),
+    "drain without a policy": (
+        lambda: dj.drain_evicted(create(), "items"),
+        "InputError",
+        ["drain_evicted", "items", "eviction"],
+    ),
+    "drain without a record": (
+        lambda: dj.drain_evicted(bounded("lru", 8), "items"),
+        "InputError",
+        ["record="],
+    ),
+    "clear of unknown": (
+        lambda: dj.clear(create(), "users"),
+        "UnknownTableError",
+        ["users", "items"],
+    ),
     "memory": (huge, "TableMemoryError", ["memory", "max_bytes"]),
     "gradient shape": (wrong_grads, "InputError", ["(1, 5)", "(1, 4)"]),
     "gradient dtype": (integer_grads, "InputError", ["int32", "float"]),

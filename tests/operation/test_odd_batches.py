@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dynemb_jax as dj
-from tests.twin import create
+from tests.twin import assert_close, create
 
 
 @pytest.mark.parametrize("transform", ["outside", "inside grad"])
@@ -60,3 +60,20 @@ def test_lengths_of_64_bits_are_checked_before_they_are_cut():
 
     with pytest.raises(dj.errors.InputError, match="lengths"):
         dj.lookup(create(2, combiner="sum"), ids)
+
+
+def test_a_table_without_ids_beside_another_in_one_of_two_lookups():
+    a = dj.TableConfig("a", 3, optimizer=dj.optimizers.sgd(1.0))
+    b = dj.TableConfig("b", 2, optimizer=dj.optimizers.sgd(1.0))
+    emb = dj.create({"a": dj.FeatureConfig(a), "b": dj.FeatureConfig(b)})
+    none = np.zeros(0, np.int32)
+    ids = np.array([4, 5, 4])
+
+    first, emb = dj.lookup(emb, {"a": none, "b": ids})
+    second, emb = dj.lookup(emb, {"a": none, "b": None})
+    before = dj.get(emb, "b", [4, 5]).rows
+    grads = [{"a": np.zeros((0, 3)), "b": np.ones((3, 2))}, {"a": np.zeros((0, 3)), "b": None}]
+    emb = dj.apply_gradients(emb, [first, second], jax.tree.map(jnp.float32, grads))
+
+    assert_close(dj.get(emb, "b", [4, 5]).rows, before - np.array([[2.0], [1.0]]))
+    assert dj.stats(emb)["a"].rows == 0

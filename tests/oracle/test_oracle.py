@@ -116,6 +116,47 @@ def test_rowwise_adagrad_by_hand():
     assert state["accumulator"] == 36
 
 
+def test_rmsprop_by_hand():
+    rule = optimizers.Rmsprop(decay=0.75, eps=1.0, initial_scale=4.0)
+
+    row, state = rule.update(np.zeros(1), rule.initial_state(1), np.array([20**0.5]), 1.0, 0)
+
+    # 3 + 20 / 4 = 8
+    np.testing.assert_allclose(row, [-(20**0.5) / 3])
+    np.testing.assert_allclose(state["nu"], [8])
+
+
+def test_decays_by_hand():
+    row, grad = np.array([8.0]), np.array([1.0])
+
+    l2, _ = optimizers.L2Decay(optimizers.Sgd(), 0.25).update(row, {}, grad, 0.5, 0)
+    apart, _ = optimizers.DecoupledDecay(optimizers.Sgd(), 0.25).update(row, {}, grad, 0.5, 0)
+
+    assert l2 == apart == 8 - 0.5 * (1 + 2)
+
+
+def test_partial_rowwise_adam_by_hand():
+    rule = optimizers.PartialRowwiseAdam(b1=0.5, b2=0.75, eps=0.0)
+
+    row, state = rule.update(np.zeros(2), rule.initial_state(2), np.array([7.0, 1.0]), 1.0, 0)
+
+    np.testing.assert_allclose(row, [-7 / 5, -1 / 5])
+    assert state["nu"] == 25 / 4
+
+
+def test_ftrl_by_hand():
+    rule = optimizers.Ftrl(l1=1.0, l2=1.0, beta=1.0, initial_accumulator=0.0)
+
+    row, state = rule.update(np.zeros(2), rule.initial_state(2), np.array([3.0, 1.0]), 1.0, 0)
+    np.testing.assert_allclose(row, [-2 / 5, 0])
+    row, state = rule.update(row, state, np.array([4.0, 0.0]), 1.0, 1)
+
+    # The paper's z is 3 + 4 + (6 - 4) * 2 / 5, and 1.
+    np.testing.assert_allclose(row, [-6.8 / 7, 0])
+    np.testing.assert_allclose(state["z"] - 6 * row, [7.8, 1])
+    np.testing.assert_array_equal(state["n"], [25, 1])
+
+
 def test_adam_forgets_its_start_by_group_step_or_by_row():
     grad, state = np.array([2.0]), {"mu": np.zeros(1), "nu": np.zeros(1)}
     late, _ = optimizers.Adam().update(np.zeros(1), state, grad, 0.01, 10**6)

@@ -19,6 +19,15 @@ DYNEMB_HD float BiasCorrection(double beta, double t) {
   return static_cast<float>(-expm1(t * log(beta)));
 }
 
+// Counts a step of a row, whose count lies in the place of a float.
+DYNEMB_HD double NextCount(float* place) {
+  int32_t count;
+  memcpy(&count, place, sizeof count);
+  ++count;
+  memcpy(place, &count, sizeof count);
+  return static_cast<double>(count);
+}
+
 struct AdamRule {
   struct RowTerms {
     float step_size;         // lr / (1 - b1^t)
@@ -57,11 +66,11 @@ struct Adam : AdamRule {
 
   DYNEMB_HD Adam(const OptimizerParameters& parameters, const StepOperands& operands)
       : AdamRule(parameters, operands.learning_rate),
-        terms(TermsAt(static_cast<double>(operands.step) + 1.0)) {}
+        of_step(TermsAt(static_cast<double>(operands.step) + 1.0)) {}
 
-  DYNEMB_HD RowTerms Row(float*, const float*, int) const { return terms; }
+  DYNEMB_HD RowTerms Row(float*, const float*, int) const { return of_step; }
 
-  RowTerms terms;
+  RowTerms of_step;
 };
 static_assert(UpdateRule<Adam>);
 
@@ -74,11 +83,7 @@ struct AdamPerRow : AdamRule {
       : AdamRule(parameters, operands.learning_rate) {}
 
   DYNEMB_HD RowTerms Row(float* scalars, const float*, int) const {
-    int32_t count;
-    memcpy(&count, scalars, sizeof count);
-    ++count;
-    memcpy(scalars, &count, sizeof count);
-    return TermsAt(static_cast<double>(count));
+    return TermsAt(NextCount(scalars));
   }
 };
 static_assert(UpdateRule<AdamPerRow>);

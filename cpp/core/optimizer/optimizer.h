@@ -17,8 +17,14 @@ enum class OptimizerKind : int32_t {
   kMomentum = 4,
   kNesterovMomentum = 5,
   kRowwiseAdagrad = 6,
+  kRmsprop = 7,
+  kAdamW = 8,
+  kAdamWPerRow = 9,
+  kPartialRowwiseAdam = 10,
+  kPartialRowwiseAdamPerRow = 11,
+  kFtrl = 12,
 };
-inline constexpr int kOptimizerKinds = 7;
+inline constexpr int kOptimizerKinds = 13;
 
 // The numbers of an optimizer; each kind says which it reads.
 struct OptimizerParameters {
@@ -27,6 +33,9 @@ struct OptimizerParameters {
   float epsilon;
   float initial_state;   // first value of every state column
   float initial_scalar;  // first value of every number per row
+  float weight_decay;    // weight_decay.h
+  float l1, l2;          // FTRL's penalties
+  float initial_sum;     // FTRL's first sum of squares
 };
 
 // Operands of one step, equal for all rows.

@@ -1,0 +1,55 @@
+// Which entry of a full table makes way for a new key.
+#pragma once
+
+#include <cstdint>
+
+#include "core/annotations.h"
+#include "core/bucket.h"
+#include "core/hash.h"
+#include "core/probe.h"
+#include "core/types.h"
+
+namespace dynemb {
+
+// Buckets of a new key's path whose entries compete.
+inline constexpr int kVictimBuckets = 2;
+
+// What is known of rows, by row number.
+struct RowMarks {
+  const uint64_t* stamps;  // epoch of the last claim << 32 | anything
+  const uint64_t* scores;
+  uint32_t oldest_pinned;  // rows claimed in this epoch or later stay
+};
+
+DYNEMB_HD bool IsPinned(const RowMarks& marks, RowIndex row) {
+  return static_cast<uint32_t>(marks.stamps[static_cast<int64_t>(row)] >> 32) >=
+         marks.oldest_pinned;
+}
+
+// The unpinned entry of least score in the first buckets of the path; of equal
+// scores the one of the smaller row. Slot -1: all of them are pinned, or none is
+// there.
+DYNEMB_HD SlotRef FindVictim(const IndexView& view, KeyHash hash, const RowMarks& marks) {
+  SlotRef victim{BucketIndex{0}, -1};
+  RowIndex victim_row = kNoRow;
+  uint64_t least = 0;
+  ProbePath path(hash, view.num_buckets);
+  for (int b = 0; b < kVictimBuckets && !path.Exhausted(); ++b, path.Advance()) {
+    uint32_t occupied = ~view.Sector(path.bucket()).Empty() & kSlotMask;
+    for (; occupied != 0; occupied &= occupied - 1) {
+      const SlotRef ref{path.bucket(), LowestBit(occupied)};
+      const RowIndex row = view.EntryAt(ref).Row();
+      if (IsPinned(marks, row)) continue;
+      const uint64_t score = marks.scores[static_cast<int64_t>(row)];
+      const bool better = score < least || (score == least && row < victim_row);
+      if (victim.slot < 0 || better) {
+        victim = ref;
+        victim_row = row;
+        least = score;
+      }
+    }
+  }
+  return victim;
+}
+
+}  // namespace dynemb

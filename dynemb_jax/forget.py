@@ -1,0 +1,119 @@
+"""Host calls that forget many keys at once, or tell which ones a table has forgotten."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from dynemb_jax.embeddings import Embeddings, at_version
+from dynemb_jax.errors import InputError, typed
+from dynemb_jax.eviction import Policy
+from dynemb_jax.group import Group
+from dynemb_jax.host import wait
+
+
+class EvictedKeys(NamedTuple):
+    """Keys that made way for others, in the order in which they did; as NumPy arrays."""
+
+    keys: np.ndarray  # uint64[n]
+    scores: np.ndarray  # uint64[n], as they were then
+    lost: int  # evictions that were not recorded: the policy's `record` was too small
+
+
+def erase_if(emb: Embeddings, table: str, *, score_below: int) -> Embeddings:
+    """Forgets the keys whose score is less than ``score_below``; waits for the token.
+
+    Args:
+        emb: the current Embeddings.
+        table: name of a table with an eviction policy, which says what scores mean.
+        score_below: in [0, 2**64).
+
+    Returns:
+        The next Embeddings. Activations looked up before cannot be applied to it, if a key went.
+
+    Raises:
+        UnknownTableError, InputError, StaleStateError.
+        NotImplementedError: tables on a GPU.
+    """
+    group, position = _target(emb, table, "erase_if")
+    _policy(group, position, "erase_if")
+    is_integer = isinstance(score_below, int | np.integer) and not isinstance(score_below, bool)
+    if not is_integer or not 0 <= score_below < 1 << 64:
+        raise InputError(
+            f"score_below must be a whole number in [0, 2**64), got {score_below!r}; keys with a "
+            "smaller score are erased."
+        )
+    below = int(score_below)
+    return _changed(
+        emb,
+        lambda version: group.native.erase_below(group.id, group.ordinal, version, position, below),
+    )
+
+
+def clear(emb: Embeddings, table: str) -> Embeddings:
+    """Forgets all keys of a table, which keeps its memory; waits for the token.
+
+    Args:
+        emb: the current Embeddings.
+        table: name of the table.
+
+    Returns:
+        The next Embeddings. Activations looked up before cannot be applied to it, if a key went.
+
+    Raises:
+        UnknownTableError, InputError, StaleStateError.
+        NotImplementedError: tables on a GPU.
+    """
+    group, position = _target(emb, table, "clear")
+    return _changed(
+        emb, lambda version: group.native.clear(group.id, group.ordinal, version, position)
+    )
+
+
+def drain_evicted(emb: Embeddings, table: str) -> EvictedKeys:
+    """Takes the keys that were evicted since the last call; waits for the token.
+
+    Args:
+        emb: the Embeddings.
+        table: name of a table whose policy has ``record=N``: so many keys are kept between two
+            calls, 16 bytes each beside the table's budget; the first ones, the others are counted.
+
+    Raises:
+        UnknownTableError, InputError, ClosedError.
+    """
+    group, position = _target(emb, table, "drain_evicted")
+    policy = _policy(group, position, "drain_evicted")
+    if not policy.record:
+        raise InputError(
+            f"drain_evicted: table {table!r} records no evicted keys; write e.g. "
+            "eviction=dynemb_jax.eviction.lru(..., record=100_000)."
+        )
+    with typed():
+        keys, scores, lost = group.native.drain_evicted(group.id, group.ordinal, position)
+    return EvictedKeys(np.array(keys, np.uint64), np.array(scores, np.uint64), lost)
+
+
+def _target(emb: Embeddings, table: str, call: str) -> tuple[Group, int]:
+    group = wait(emb, call)
+    if group.device.platform != "cpu":
+        raise NotImplementedError(
+            f"{call} is not available yet on a GPU; name the keys in dynemb_jax.erase, or run with "
+            "JAX_PLATFORMS=cpu."
+        )
+    return group, group.table_position(table)
+
+
+def _policy(group: Group, position: int, call: str) -> Policy:
+    table = group.tables[position]
+    if table.eviction is None:
+        raise InputError(
+            f"{call}: table {table.name!r} has no eviction policy, so its keys have no scores and "
+            "none is evicted; write e.g. eviction=dynemb_jax.eviction.lru(max_rows=1_000_000)."
+        )
+    return table.eviction
+
+
+def _changed(emb: Embeddings, change: Callable[[int], int]) -> Embeddings:
+    version = int(np.asarray(emb.token)[0])
+    with typed():
+        return at_version(emb.group, change(version))

@@ -1,0 +1,91 @@
+"""What all optimizers share: the descriptor, its checks, and what the engine reads of it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from dynemb_jax.errors import ConfigError
+
+# A number, or a function of the number of updates done so far (an optax schedule).
+LearningRate = float | Callable[[Any], Any]
+
+
+def check_learning_rate(rate: object) -> None:
+    if callable(rate):
+        return
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not math.isfinite(rate):
+        raise ConfigError(
+            f"learning_rate must be a finite number or a schedule (a callable of the step), got "
+            f"{rate!r}; pass e.g. 0.05 or optax.cosine_decay_schedule(0.05, 1000)."
+        )
+
+
+def check_number(name: str, value: object, low: float, high: float = math.inf) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not low <= value < high:  # pyright: ignore[reportOperatorIssue]
+        bound = f"in [{low}, {high})" if high < math.inf else f"at least {low}"
+        raise ConfigError(f"{name} must be {bound}, got {value!r}; pass a number {bound}.")
+
+
+def check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be True or False, got {value!r}; pass {name}=True.")
+
+
+class RowNumber(NamedTuple):
+    """A number that each row has once; the engine keeps its four bytes in place of a float."""
+
+    name: str
+    dtype: np.dtype[Any]  # int32 or float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeRule:
+    """What the engine reads of an optimizer (core/optimizer/optimizer.h)."""
+
+    optimizer: int
+    beta1: float = 0.0
+    beta2: float = 0.0
+    epsilon: float = 0.0
+    initial_state: float = 0.0
+    initial_scalar: float = 0.0
+    weight_decay: float = 0.0
+    l1: float = 0.0
+    l2: float = 0.0
+    initial_sum: float = 0.0
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Base of the optimizer descriptions."""
+
+    learning_rate: LearningRate
+
+    # Names of the state in dynemb_jax.get and assign: arrays [..., dim], numbers [...].
+    vectors: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check_learning_rate(self.learning_rate)
+
+    @property
+    def scalars(self) -> tuple[RowNumber, ...]:
+        """Per-row numbers in the state."""
+        return ()
+
+    def native(self) -> NativeRule:
+        """The engine's view of this rule."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Decaying(Optimizer):
+    """Base of the rules whose gradient may be ``g + weight_decay * w``."""
+
+    weight_decay: float = field(default=0.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("weight_decay", self.weight_decay, 0.0)

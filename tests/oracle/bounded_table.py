@@ -1,0 +1,233 @@
+"""BoundedTable: which key makes way for which, predicted exactly, as dictionaries.
+
+It knows where keys lie: `paths(keys, num_buckets, length)` names the first buckets of their paths.
+The rows and their optimizer state are a DictTable's.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.oracle.dict_table import DictTable, OracleFullError
+
+SLOTS = 31
+LARGEST = 2**64 - 1
+
+
+class OracleStaleError(Exception):
+    """Keys were erased since the lookup."""
+
+
+class OracleOutstandingError(Exception):
+    """The lookup was released and rows may have been evicted since."""
+
+
+@dataclass
+class Looked:
+    """What a lookup leaves for its update."""
+
+    keys: list
+    served: list  # bool: the id has a row
+    epoch: int
+
+
+@dataclass
+class Place:
+    """What the table knows of a key besides its row's content."""
+
+    row: int
+    bucket: int
+    score: int
+    epoch: int  # of the last batch that touched it
+
+
+class BoundedTable:
+    """A table of at most `max_rows` keys under a policy: lru, timestamp, lfu or custom.
+
+    `num_buckets` of each verb is the size of the index after it: how far the index grows is not
+    this oracle's business.
+    """
+
+    def __init__(self, contents: DictTable, paths, *, policy, on_full, max_rows, outstanding=4):
+        self.contents, self.paths = contents, paths
+        self.policy, self.on_full, self.max_rows = policy, on_full, max_rows
+        self.max_outstanding = outstanding
+        self.places = {}
+        self.free, self.used = [], 0
+        self.num_buckets, self.worn = 1, 0
+        self.epoch = self.clock = 0
+        self.recent, self.outstanding = [], []
+        self.last_erase = self.last_evicted = 0
+        self.evicted = []
+        self.counters = contents.counters
+
+    # Where keys lie.
+
+    def _fill(self):
+        fill = {}
+        for place in self.places.values():
+            fill[place.bucket] = fill.get(place.bucket, 0) + 1
+        return fill
+
+    def _first_with_room(self, key):
+        fill = self._fill()
+        for length in (2, self.num_buckets):
+            for bucket in self.paths([key], self.num_buckets, length)[0]:
+                if fill.get(bucket, 0) < SLOTS:
+                    return bucket
+        raise AssertionError("no bucket has room")
+
+    def _home(self, key):
+        return self.paths([key], self.num_buckets, 1)[0][0]
+
+    def _place_again(self, displaced):
+        for key in displaced:
+            self.places[key].bucket = None
+        for key in sorted(displaced, key=lambda k: self.places[k].row):
+            self.places[key].bucket = self._first_with_room(key)
+        self.worn = 0
+
+    def _displaced(self):
+        return [key for key, place in self.places.items() if place.bucket != self._home(key)]
+
+    def _make_room(self, new_keys, num_buckets):
+        if self.worn >= self.num_buckets * SLOTS // 8 + 1:
+            self._place_again(self._displaced())
+        room = min(new_keys, self.max_rows - len(self.places))
+        if room < new_keys and self.on_full == "error":
+            raise OracleFullError(f"{len(self.places)} rows and {new_keys} new ones")
+        while self.num_buckets < num_buckets:
+            displaced = self._displaced()
+            self.num_buckets *= 2
+            for key, place in self.places.items():
+                place.bucket = self._home(key)
+            self._place_again(displaced)
+        return room
+
+    # Who comes and who goes.
+
+    def _is_pinned(self, place):
+        return place.epoch >= (self.outstanding[0] if self.outstanding else self.epoch)
+
+    def _victim(self, key):
+        buckets = set(self.paths([key], self.num_buckets, 2)[0])
+        candidates = [
+            (place.score, place.row, other)
+            for other, place in self.places.items()
+            if place.bucket in buckets and not self._is_pinned(place)
+        ]
+        return min(candidates)[2] if candidates else None
+
+    def _forget(self, key):
+        self.worn += 1
+        self.contents.rows.pop(key)
+        return self.places.pop(key)
+
+    def _insert(self, key, room):
+        """Whether the key got a row, and the room that is left."""
+        if room > 0:
+            room -= 1
+            row = self.free.pop() if self.free else self.used
+            self.used = max(self.used, row + 1)
+        else:
+            victim = self._victim(key) if self.on_full == "evict" else None
+            if victim is None:
+                return False, room
+            gone = self._forget(victim)
+            self.evicted.append((victim, gone.score))
+            self.last_evicted = max(self.last_evicted, gone.epoch)
+            self.counters["evicted"] += 1
+            row = gone.row
+        bucket = self._first_with_room(key)
+        self.places[key] = Place(row, bucket, 0, self.epoch)
+        self.contents._insert(key)
+        return True, room
+
+    def _touch(self, key, given):
+        place = self.places[key]
+        if self.policy == "lfu":
+            place.score = min(place.score + 1, LARGEST)
+        else:
+            now = {"lru": self.counters["lookups"], "timestamp": self.clock, "custom": given}
+            place.score = max(place.score, now[self.policy])
+
+    def _pin(self, keys):
+        for key in keys:
+            if key in self.places:
+                self.places[key].epoch = self.epoch
+
+    # The verbs.
+
+    def lookup(self, keys, num_buckets, scores=None):
+        """Returns rows, float64 [n, dim], and what the update needs."""
+        keys = DictTable._keys(keys)
+        new = [key for key in dict.fromkeys(keys) if key not in self.places]
+        room = self._make_room(len(new), num_buckets) if new else 0
+        self.epoch += 1
+        self.clock += 1
+        self.recent = [*self.recent, self.epoch][-self.max_outstanding :]
+        self.outstanding = [e for e in [*self.outstanding, self.epoch] if e in self.recent]
+        self.counters["lookups"] += 1
+        self._pin(keys)
+        looked = Looked(keys, [], self.epoch)
+        for i, key in enumerate(keys):
+            self.counters["ids"] += 1
+            is_hit = served = key in self.places
+            if not is_hit:
+                served, room = self._insert(key, room)
+            outcome = "hits" if is_hit else "inserted" if served else "refused"
+            self.counters[outcome] += 1
+            looked.served.append(served)
+            if served:
+                self._touch(key, 0 if scores is None else int(scores[i]))
+        return self.contents.values(keys), looked
+
+    def apply(self, lookups, grads, **options):
+        """One update over several lookups; grads float [lookups, n, dim]."""
+        for looked in lookups:
+            if looked.epoch <= self.last_erase:
+                raise OracleStaleError
+            if looked.epoch <= self.last_evicted:
+                raise OracleOutstandingError
+        keys = [key for looked in lookups for key in looked.keys]
+        served = [here for looked in lookups for here in looked.served]
+        self.contents.apply(keys, np.concatenate(grads), served, **options)
+        for looked in lookups:
+            if looked.epoch in self.outstanding:
+                self.outstanding.remove(looked.epoch)
+
+    def assign(self, keys, rows, num_buckets):
+        """Inserts or overwrites; the last of equal keys stays."""
+        keys = DictTable._keys(keys)
+        new = {key for key in keys if key not in self.places}
+        room = self._make_room(len(new), num_buckets)
+        self.epoch += 1
+        self.clock += 1
+        self._pin(keys)
+        for key, row in zip(keys, rows, strict=True):
+            served = key in self.places
+            if not served:
+                served, room = self._insert(key, room)
+            if not served:
+                self.counters["assign_refused"] += 1
+                continue
+            self.contents.assign([key], row)
+            self._touch(key, 0)
+
+    def erase(self, keys):
+        """Forgets the keys; their rows are free, the last one first."""
+        for key in DictTable._keys(keys):
+            if key in self.places:
+                self.free.append(self._forget(key).row)
+                self.counters["erased"] += 1
+                self.last_erase = self.epoch
+
+    def erase_if(self, score_below):
+        """Forgets what has a smaller score; the smallest row is free first."""
+        going = [key for key, place in self.places.items() if place.score < score_below]
+        self.erase(sorted(going, key=lambda key: -self.places[key].row))
+
+    def clear(self):
+        """Forgets all."""
+        self.erase(list(self.places))
+        self.free, self.used, self.worn = [], 0, 0
