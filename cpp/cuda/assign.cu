@@ -116,10 +116,17 @@ Status CudaBackend::Assign(const Executor& exec, TokenPair token, const AssignBa
                      {&batch.keys.table, 1}, {&uniques, 1}, nullptr};
   DeviceLookup call;
   call.replayable = false;
-  DYNEMB_RETURN_IF_ERROR(PrepareLookup(exec, lookup, &call));
-  DYNEMB_RETURN_IF_ERROR(MakeRoom(exec, token.in, &call));
-  DYNEMB_RETURN_IF_ERROR(Probe(exec, token.in, false, &call));
-  DYNEMB_RETURN_IF_ERROR(ElectAndInsert(exec, &call));
+  const auto insert = [&]() -> Status {
+    DYNEMB_RETURN_IF_ERROR(PrepareLookup(exec, lookup, &call));
+    DYNEMB_RETURN_IF_ERROR(MakeRoom(exec, token.in, &call));
+    DYNEMB_RETURN_IF_ERROR(Probe(exec, token.in, false, &call));
+    return ElectAndInsert(exec, &call);
+  };
+  const Status inserted = insert();
+  if (!inserted.ok()) {
+    ForgetCall(exec, call);
+    return inserted;
+  }
   LastKernel<<<Blocks(capacity), kThreads, 0, stream>>>(call.scratch, batch.keys.table, capacity,
                                                         plan.At<int32_t>(last));
   WriteKernel<<<Blocks(capacity * 32), kThreads, 0, stream>>>(

@@ -59,6 +59,10 @@ class CudaBackend : public Backend {
   uint32_t NextEpoch(const Executor& exec);
 
   // The steps of a lookup; assign shares them.
+  Status EnqueueLookup(const Executor& exec, TokenPair token, const LookupBatch& batch,
+                       DeviceLookup* call);
+  // After a failure of the host in the middle of a call: the next one starts from zeros.
+  void ForgetCall(const Executor& exec, const DeviceLookup& call);
   Status PrepareLookup(const Executor& exec, const LookupBatch& batch, DeviceLookup* call);
   // copies: the call has outputs.
   Status Probe(const Executor& exec, const int32_t* token, bool copies, DeviceLookup* call);

@@ -16,9 +16,10 @@ __device__ inline void WriteSnapshot(const SnapshotTarget& target) {
   for (int i = static_cast<int>(threadIdx.x); i < target.count; i += kEndThreads) {
     target.words[i] = state[i];
   }
-  __threadfence_system();
   __syncthreads();
-  if (threadIdx.x == 0) *static_cast<volatile uint64_t*>(target.mark) = target.call;
+  if (threadIdx.x != 0) return;
+  __threadfence_system();
+  *static_cast<volatile uint64_t*>(target.mark) = target.call;
 }
 
 // The next version, after a call that changed the group.

@@ -280,9 +280,23 @@ Status CudaBackend::MakeRoom(const Executor& exec, const int32_t* token, DeviceL
 
 Status CudaBackend::Lookup(const Executor& exec, TokenPair token, const LookupBatch& batch) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
   DYNEMB_RETURN_IF_ERROR(Poll(exec));
   DeviceLookup call;
+  const Status enqueued = EnqueueLookup(exec, token, batch, &call);
+  if (!enqueued.ok()) ForgetCall(exec, call);
+  return enqueued;
+}
+
+void CudaBackend::ForgetCall(const Executor& exec, const DeviceLookup& call) {
+  if (call.scratch.counts == nullptr) return;
+  ResetCallKernel<<<1, 1, 0, static_cast<cudaStream_t>(exec.stream)>>>(call.scratch,
+                                                                       call.tables.count);
+}
+
+Status CudaBackend::EnqueueLookup(const Executor& exec, TokenPair token, const LookupBatch& batch,
+                                  DeviceLookup* prepared) {
+  const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
+  DeviceLookup& call = *prepared;
   DYNEMB_RETURN_IF_ERROR(PrepareLookup(exec, batch, &call));
   DYNEMB_RETURN_IF_ERROR(MakeRoom(exec, token.in, &call));
   DYNEMB_RETURN_IF_ERROR(Probe(exec, token.in, true, &call));
