@@ -5,7 +5,7 @@ pairs of uint32 inside a :class:`Keys`, a type of its own since a plain ``uint32
 well be ids in rows of two.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -46,9 +46,26 @@ class Keys:
     def __getitem__(self, index: Any) -> "Keys":
         """Keys at an index of the keys' own axes."""
         index = index if isinstance(index, tuple) else (index,)
+        self._check_bounds(index)
         if any(i is Ellipsis for i in index):
             return Keys(self.pairs[(*index, slice(None))])
         return Keys(self.pairs[index])
+
+    def _check_bounds(self, index: tuple[Any, ...]) -> None:
+        # JAX arrays clamp: another key would come, and a loop would never end.
+        for axis, i in enumerate(index):
+            if not isinstance(i, int | np.integer | slice) or isinstance(i, bool):
+                return
+            if axis >= self.ndim or isinstance(i, slice):
+                continue
+            if not -self.shape[axis] <= i < self.shape[axis]:
+                raise IndexError(
+                    f"index {i} is out of bounds for axis {axis} of Keys of shape {self.shape}."
+                )
+
+    def __iter__(self) -> Iterator["Keys"]:
+        """Keys along the first axis."""
+        return (self[i] for i in range(len(self)))
 
     def __len__(self) -> int:
         """Length of the first axis."""

@@ -88,7 +88,6 @@ class CudaBackend : public Backend {
   unsigned num_sms_ = 0;      // multiprocessors of the device
   bool cooperative_ = false;  // the device can start all blocks of a launch at once
   uint32_t epoch_ = 0;
-  int64_t call_ = 0;   // calls enqueued
   int64_t waits_ = 0;  // as TableCounters::waits
 };
 

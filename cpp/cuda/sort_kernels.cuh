@@ -74,7 +74,6 @@ void WithFew(const GradientList& list, const UpdateTables& tables, Body&& body) 
 struct UpdateScratch {
   GroupState* group;
   const TableView* tables;
-  TableState* states;
   const OptimizerParameters* optimizers;  // [tables of the group]
   const float* learning_rates;            // [tables of the group]
   const int32_t* step;                    // [1]

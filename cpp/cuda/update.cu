@@ -233,7 +233,6 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
   UpdateScratch s{};
   s.group = group_;
   s.tables = views_;
-  s.states = states_;
   s.optimizers = optimizers_;
   s.learning_rates = batch.learning_rates;
   s.step = batch.step;

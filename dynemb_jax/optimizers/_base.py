@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -13,10 +14,15 @@ from dynemb_jax.errors import ConfigError
 LearningRate = float | Callable[[Any], Any]
 
 
+def is_number(value: object) -> bool:
+    """Of Python or NumPy."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def check_learning_rate(rate: object) -> None:
     if callable(rate):
         return
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not math.isfinite(rate):
+    if not is_number(rate) or not math.isfinite(rate):  # pyright: ignore[reportArgumentType]
         raise ConfigError(
             f"learning_rate must be a finite number or a schedule (a callable of the step), got "
             f"{rate!r}; pass e.g. 0.05 or optax.cosine_decay_schedule(0.05, 1000)."
@@ -24,8 +30,7 @@ def check_learning_rate(rate: object) -> None:
 
 
 def check_number(name: str, value: object, low: float, high: float = math.inf) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not low <= value < high:  # pyright: ignore[reportOperatorIssue]
+    if not is_number(value) or not low <= value < high:  # pyright: ignore[reportOperatorIssue]
         bound = f"in [{low}, {high})" if high < math.inf else f"at least {low}"
         raise ConfigError(f"{name} must be {bound}, got {value!r}; pass a number {bound}.")
 

@@ -255,3 +255,11 @@ def test_equal_descriptors_are_equal_and_frozen(name):
 def test_descriptors_of_equal_numbers_compare_equal():
     assert dj.optimizers.sgd(0.5) == dj.optimizers.sgd(0.5)
     assert dj.optimizers.adam(0.5) != dj.optimizers.adam(0.5, bias_correction="row")
+
+
+def test_numbers_of_numpy_are_numbers():
+    rule = dj.optimizers.adam(np.float32(0.5), eps=np.float32(0.25), weight_decay=np.float64(0.5))
+
+    assert rule == dj.optimizers.adam(0.5, eps=0.25, weight_decay=0.5)
+    with pytest.raises(dj.errors.ConfigError, match="eps must be at least"):
+        dj.optimizers.adam(0.5, eps=np.bool_(True))

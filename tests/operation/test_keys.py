@@ -194,3 +194,15 @@ def test_int64_arrays_made_by_jax_keep_their_bits_after_x64_is_off_again():
     _, emb = dj.lookup(create(), ids)
 
     assert stored(emb, BIG)
+
+
+@pytest.mark.parametrize("put", [lambda keys: keys, jax.device_put, jax.jit(lambda keys: keys)])
+def test_keys_end_where_they_end_wherever_they_lie(put):
+    keys = put(dj.keys([1, 2**40, -1]))
+
+    assert [int(np.asarray(k.pairs)[0]) for k in keys] == [1, 0, 2**32 - 1]
+    for index in (3, -4):
+        with pytest.raises(IndexError, match="out of bounds"):
+            keys[index]
+    assert keys[-1].shape == ()
+    assert keys[1:].shape == (2,)
