@@ -27,24 +27,26 @@ DYNEMB_HD bool IsPinned(const RowMarks& marks, RowIndex row) {
 }
 
 // The unpinned entry of least score in the first buckets of the path; of equal
-// scores the one of the smaller row. Slot -1: all of them are pinned, or none is
-// there.
+// scores the one whose key has the smaller hash, which no key owes to the order in
+// which keys came. Slot -1: all of them are pinned, or none is there.
 DYNEMB_HD SlotRef FindVictim(const IndexView& view, KeyHash hash, const RowMarks& marks) {
   SlotRef victim{BucketIndex{0}, -1};
-  RowIndex victim_row = kNoRow;
+  uint64_t victim_hash = 0;
   uint64_t least = 0;
   ProbePath path(hash, view.num_buckets);
   for (int b = 0; b < kVictimBuckets && !path.Exhausted(); ++b, path.Advance()) {
     uint32_t occupied = ~view.Sector(path.bucket()).Empty() & kSlotMask;
     for (; occupied != 0; occupied &= occupied - 1) {
       const SlotRef ref{path.bucket(), LowestBit(occupied)};
-      const RowIndex row = view.EntryAt(ref).Row();
+      const Entry& entry = view.EntryAt(ref);
+      const RowIndex row = entry.Row();
       if (IsPinned(marks, row)) continue;
       const uint64_t score = marks.scores[static_cast<int64_t>(row)];
-      const bool better = score < least || (score == least && row < victim_row);
-      if (victim.slot < 0 || better) {
+      if (victim.slot >= 0 && score > least) continue;
+      const uint64_t its_hash = HashKey(entry.key).bits;
+      if (victim.slot < 0 || score < least || its_hash < victim_hash) {
         victim = ref;
-        victim_row = row;
+        victim_hash = its_hash;
         least = score;
       }
     }

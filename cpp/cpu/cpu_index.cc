@@ -87,31 +87,31 @@ void CpuIndex::Split() {
   PlaceAgain(std::move(overflowed));
 }
 
-// In the order of their rows: where a key lies decides what it may have to make way
+// In the order of their hashes: where a key lies decides what it may have to make way
 // for, and threads hand in their finds in any order.
 void CpuIndex::PlaceAgain(std::vector<Entry> overflowed) {
-  std::sort(overflowed.begin(), overflowed.end(),
-            [](const Entry& a, const Entry& b) { return a.Row() < b.Row(); });
+  std::sort(overflowed.begin(), overflowed.end(), [](const Entry& a, const Entry& b) {
+    return HashKey(a.key).bits < HashKey(b.key).bits;
+  });
   for (const Entry& entry : overflowed) PlaceAbsent(view_, entry);
   erased_ = 0;
 }
 
 void CpuIndex::TidyIfWorn() {
   if (erased_ < view_.num_buckets * kSlotsPerBucket / 8 + 1) return;
-  std::vector<Entry> overflowed;
+  for (uint64_t b = 0; b < view_.num_buckets; ++b) view_.Sector(BucketIndex{b}).control = 0;
+  // Keys stay where they are: when this happens decides nothing about victims.
   for (uint64_t b = 0; b < view_.num_buckets; ++b) {
     const BucketIndex bucket{b};
-    TagSector& sector = view_.Sector(bucket);
     for (int slot = 0; slot < kSlotsPerBucket; ++slot) {
-      if (sector.tags[slot] == 0) continue;
-      const Entry& entry = view_.EntryAt({bucket, slot});
-      if (HashKey(entry.key).Home(view_.num_buckets) == bucket) continue;
-      overflowed.push_back(entry);
-      sector.tags[slot] = 0;
+      if (view_.Sector(bucket).tags[slot] == 0) continue;
+      const KeyHash hash = HashKey(view_.EntryAt({bucket, slot}).key);
+      for (ProbePath path(hash, view_.num_buckets); path.bucket() != bucket; path.Advance()) {
+        view_.Sector(path.bucket()).control |= kOverflowMark;
+      }
     }
-    sector.control = 0;
   }
-  PlaceAgain(std::move(overflowed));
+  erased_ = 0;
 }
 
 Entry& CpuIndex::FindOrPlace(KeyHash hash, Key key, bool* inserted) {

@@ -14,6 +14,14 @@ SLOTS = 31
 LARGEST = 2**64 - 1
 
 
+def split_mix(key):
+    """Hash of a key: SplitMix64 (Steele, Lea, Flood 2014), which breaks ties."""
+    bits = (key + 0x9E3779B97F4A7C15) & LARGEST
+    bits = ((bits ^ bits >> 30) * 0xBF58476D1CE4E5B9) & LARGEST
+    bits = ((bits ^ bits >> 27) * 0x94D049BB133111EB) & LARGEST
+    return bits ^ bits >> 31
+
+
 class OracleStaleError(Exception):
     """Keys were erased since the lookup."""
 
@@ -35,7 +43,6 @@ class Looked:
 class Place:
     """What the table knows of a key besides its row's content."""
 
-    row: int
     bucket: int
     score: int
     epoch: int  # of the last batch that touched it
@@ -53,8 +60,7 @@ class BoundedTable:
         self.policy, self.on_full, self.max_rows = policy, on_full, max_rows
         self.max_outstanding = outstanding
         self.places = {}
-        self.free, self.used = [], 0
-        self.num_buckets, self.worn = 1, 0
+        self.num_buckets = 1
         self.epoch = self.clock = 0
         self.recent, self.outstanding = [], []
         self.last_erase = self.last_evicted = 0
@@ -83,16 +89,13 @@ class BoundedTable:
     def _place_again(self, displaced):
         for key in displaced:
             self.places[key].bucket = None
-        for key in sorted(displaced, key=lambda k: self.places[k].row):
+        for key in sorted(displaced, key=split_mix):
             self.places[key].bucket = self._first_with_room(key)
-        self.worn = 0
 
     def _displaced(self):
         return [key for key, place in self.places.items() if place.bucket != self._home(key)]
 
     def _make_room(self, new_keys, num_buckets):
-        if self.worn >= self.num_buckets * SLOTS // 8 + 1:
-            self._place_again(self._displaced())
         room = min(new_keys, self.max_rows - len(self.places))
         if room < new_keys and self.on_full == "error":
             raise OracleFullError(f"{len(self.places)} rows and {new_keys} new ones")
@@ -112,14 +115,13 @@ class BoundedTable:
     def _victim(self, key):
         buckets = set(self.paths([key], self.num_buckets, 2)[0])
         candidates = [
-            (place.score, place.row, other)
+            (place.score, split_mix(other), other)
             for other, place in self.places.items()
             if place.bucket in buckets and not self._is_pinned(place)
         ]
         return min(candidates)[2] if candidates else None
 
     def _forget(self, key):
-        self.worn += 1
         self.contents.rows.pop(key)
         return self.places.pop(key)
 
@@ -127,8 +129,6 @@ class BoundedTable:
         """Whether the key got a row, and the room that is left."""
         if room > 0:
             room -= 1
-            row = self.free.pop() if self.free else self.used
-            self.used = max(self.used, row + 1)
         else:
             victim = self._victim(key) if self.on_full == "evict" else None
             if victim is None:
@@ -137,9 +137,8 @@ class BoundedTable:
             self.evicted.append((victim, gone.score))
             self.last_evicted = max(self.last_evicted, gone.epoch)
             self.counters["evicted"] += 1
-            row = gone.row
         bucket = self._first_with_room(key)
-        self.places[key] = Place(row, bucket, 0, self.epoch)
+        self.places[key] = Place(bucket, 0, self.epoch)
         self.contents._insert(key)
         return True, room
 
@@ -215,19 +214,17 @@ class BoundedTable:
             self._touch(key, 0)
 
     def erase(self, keys):
-        """Forgets the keys; their rows are free, the last one first."""
+        """Forgets the keys."""
         for key in DictTable._keys(keys):
             if key in self.places:
-                self.free.append(self._forget(key).row)
+                self._forget(key)
                 self.counters["erased"] += 1
                 self.last_erase = self.epoch
 
     def erase_if(self, score_below):
-        """Forgets what has a smaller score; the smallest row is free first."""
-        going = [key for key, place in self.places.items() if place.score < score_below]
-        self.erase(sorted(going, key=lambda key: -self.places[key].row))
+        """Forgets what has a smaller score."""
+        self.erase([key for key, place in self.places.items() if place.score < score_below])
 
     def clear(self):
         """Forgets all."""
         self.erase(list(self.places))
-        self.free, self.used, self.worn = [], 0, 0
