@@ -33,7 +33,6 @@ def erase_if(emb: Embeddings, table: str, *, score_below: int) -> Embeddings:
 
     Raises:
         UnknownTableError, InputError, StaleStateError.
-        NotImplementedError: tables on a GPU.
     """
     group, position = _target(emb, table, "erase_if")
     _policy(group, position, "erase_if")
@@ -62,7 +61,6 @@ def clear(emb: Embeddings, table: str) -> Embeddings:
 
     Raises:
         UnknownTableError, InputError, StaleStateError.
-        NotImplementedError: tables on a GPU.
     """
     group, position = _target(emb, table, "clear")
     return _changed(
@@ -95,11 +93,6 @@ def drain_evicted(emb: Embeddings, table: str) -> EvictedKeys:
 
 def _target(emb: Embeddings, table: str, call: str) -> tuple[Group, int]:
     group = wait(emb, call)
-    if group.device.platform != "cpu":
-        raise NotImplementedError(
-            f"{call} is not available yet on a GPU; name the keys in dynemb_jax.erase, or run with "
-            "JAX_PLATFORMS=cpu."
-        )
     return group, group.table_position(table)
 
 

@@ -49,7 +49,6 @@ class Group:
         Raises:
             ConfigError: features that cannot work together.
             TableMemoryError, TableFullError: no room for the initial rows.
-            NotImplementedError: eviction on a GPU.
         """
         leaves, self.treedef = jax.tree_util.tree_flatten_with_path(features)
         if not leaves:
@@ -77,7 +76,6 @@ class Group:
             self.device = jax.local_devices(backend=self.device)[0]
         # The number that handlers see: XLA counts GPUs per process, CPUs over all of them.
         self.native = native_for(self.device.platform)
-        refuse_eviction(self.device.platform, self.tables)
         is_cpu = self.device.platform == "cpu"
         self.ordinal: int = self.device.id if is_cpu else self.device.local_hardware_id
         self.id = _next_id(self.tables, self.features, seed)
@@ -161,16 +159,6 @@ def _next_id(tables: tuple[TableConfig, ...], features: tuple[Feature, ...], see
     text = f"{fingerprint}/{serial}"
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1  # 63 bits: a positive int64 attribute
-
-
-def refuse_eviction(platform: str, tables: tuple[TableConfig, ...]) -> None:
-    """Raises NotImplementedError for tables with an eviction policy where there is none yet."""
-    for table in tables:
-        if table.eviction is not None and platform != "cpu":
-            raise NotImplementedError(
-                f"table {table.name!r}: eviction={table.eviction!r} is not available yet on a GPU; "
-                "leave it None and bound the table with max_bytes, or run with JAX_PLATFORMS=cpu."
-            )
 
 
 def _native_fields(table: TableConfig, max_outstanding: int) -> dict[str, Any]:

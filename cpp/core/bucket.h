@@ -69,6 +69,9 @@ struct Entry {
 };
 static_assert(sizeof(Entry) == 16);
 
+// Of a bounded table on a device: a power of two, so that a bucket's scores are aligned.
+inline constexpr int kScoresPerBucket = 32;
+
 inline constexpr Bytes kBytesPerBucket = sizeof(TagSector) + kSlotsPerBucket * sizeof(Entry);
 
 // Place of one slot.

@@ -75,13 +75,7 @@ Status CpuBackend::CheckLookup(const LookupResidual& lookup) const {
   for (int position : lookup.tables) {
     const CpuTable& table = *tables_[static_cast<size_t>(position)];
     if (table.last_evicted_epoch() < epoch) continue;
-    return MakeStatus(
-        StatusCode::kTooManyOutstanding, "apply_gradients: table '", table.config().name,
-        "' no longer keeps rows for these acts, and has evicted some since that may be theirs: the "
-        "max_outstanding=",
-        table.config().max_outstanding,
-        " latest lookups may wait for their update, and these acts are older or were applied "
-        "before; apply them sooner, or raise max_outstanding in dynemb_jax.create.");
+    return ReleasedLookup(table.config());
   }
   return Status();
 }

@@ -23,22 +23,12 @@ Status CpuTable::MakeRoom(int64_t new_rows, int64_t* granted) {
   RoomPlan plan = PlanRoom(config_, now, pool_.size(), new_rows);
   *granted = plan.granted;
   if (plan.granted < new_rows && config_.on_full == OnFull::kError) {
-    return Full(now, new_rows, plan.granted);
+    return FullTable(config_, now, pool_.size(), new_rows, plan.granted);
   }
   DYNEMB_RETURN_IF_ERROR(pool_.Grow(plan.room.row_capacity));
   DYNEMB_RETURN_IF_ERROR(index_.Grow(plan.room.num_buckets));
   for (uint64_t n = now.num_buckets; n < plan.room.num_buckets; n *= 2) ++counters.growths;
   return Status();
-}
-
-Status CpuTable::Full(const Room& now, int64_t new_rows, int64_t granted) const {
-  const bool by_rows = config_.max_rows >= 0 && pool_.size() + granted >= config_.max_rows;
-  const char* limit = by_rows ? "max_rows" : "max_bytes";
-  return TableFull("table '", config_.name, "' is full: it holds ", pool_.size(), " rows in ",
-                   RoomBytes(config_, now), " bytes, ", new_rows, " new keys came and ", granted,
-                   " of them fit into ", limit, "=", by_rows ? config_.max_rows : config_.max_bytes,
-                   "; raise ", limit, ", erase keys, or set on_full=\"drop\"",
-                   is_bounded() ? " or \"evict\"" : "", ".");
 }
 
 RowIndex CpuTable::FindOrInsert(KeyHash hash, Key key, bool* inserted) {
@@ -122,7 +112,9 @@ void CpuTable::EraseAll() {
 TableStats CpuTable::Stats() const {
   TableStats stats{counters, pool_.size(),
                    static_cast<int64_t>(index_.view().num_buckets) * kSlotsPerBucket,
-                   index_.bytes(), pool_.capacity() * RowBytes(config_)};
+                   index_.bytes(), 0};
+  const Room room{index_.view().num_buckets, pool_.capacity()};
+  stats.row_bytes = RoomBytes(config_, room) - stats.index_bytes;
   stats.counters.found = found.load();
   stats.counters.missing = missing.load();
   stats.counters.padded += padded.load();

@@ -104,8 +104,6 @@ class CpuTable {
   std::atomic<int64_t> found{0}, missing{0}, padded{0};
 
  private:
-  Status Full(const Room& now, int64_t new_rows, int64_t granted) const;
-
   TableConfig config_;
   RowLayout layout_;
   CpuIndex index_;

@@ -13,6 +13,8 @@
 namespace dynemb {
 namespace {
 
+using OneTable = CallTablesOf<1>;
+
 // How many of the keys are meant, as a length that the probe understands.
 __global__ void CopyCountKernel(const int32_t* count, int64_t capacity, int32_t* length) {
   *length = max(0, min(*count, static_cast<int32_t>(capacity)));
@@ -20,25 +22,28 @@ __global__ void CopyCountKernel(const int32_t* count, int64_t capacity, int32_t*
 
 // The last position of each unique row.
 __global__ void __launch_bounds__(kThreads)
-    LastKernel(LookupScratch scratch, int32_t table, int64_t capacity, int32_t* last) {
+    LastKernel(LookupScratch scratch, const __grid_constant__ OneTable tables, int64_t capacity,
+               int32_t* last) {
   if (!Runs(*scratch.group)) return;
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= capacity) return;
-  const int64_t row = ResolvedRow(scratch, scratch.rows[i]);
+  const int64_t row = Resolve(tables, scratch, 0, scratch.rows[i]).row;
   if (row < 0) return;
-  const uint32_t unique = static_cast<uint32_t>(scratch.tables[table].stamps[row] & 0xFFFFFFFFu);
+  const TableView& view = scratch.tables[tables.table[0]];
+  const uint32_t unique = static_cast<uint32_t>(view.stamps[row] & 0xFFFFFFFFu);
   atomicMax(&last[unique], static_cast<int32_t>(i));
 }
 
 // A warp a key: the last one of its row writes it.
 __global__ void __launch_bounds__(kThreads)
-    WriteKernel(LookupScratch scratch, int32_t table, int64_t capacity, const int32_t* last,
-                const float* rows, const float* state, unsigned long long* refused) {
+    WriteKernel(LookupScratch scratch, const __grid_constant__ OneTable tables, int64_t capacity,
+                const int32_t* last, const float* rows, const float* state,
+                unsigned long long* refused) {
   if (!Runs(*scratch.group)) return;
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
   if (i >= capacity) return;
-  const TableView& view = scratch.tables[table];
-  const int64_t row = ResolvedRow(scratch, scratch.rows[i]);
+  const TableView& view = scratch.tables[tables.table[0]];
+  const int64_t row = Resolve(tables, scratch, 0, scratch.rows[i]).row;
   if (row == kRowRefused && Lane() == 0) atomicAdd(refused, 1ull);
   if (row < 0) return;
   if (last[view.stamps[row] & 0xFFFFFFFFu] != static_cast<int32_t>(i)) return;
@@ -66,23 +71,24 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kEndThreads)
-    EndAssignKernel(int32_t table, int64_t room, LookupScratch scratch, const int32_t* length,
-                    const unsigned long long* refused, int32_t* token_out,
+    EndAssignKernel(const __grid_constant__ OneTable tables, LookupScratch scratch,
+                    const int32_t* length, const unsigned long long* refused, int32_t* token_out,
                     SnapshotTarget snapshot) {
   if (threadIdx.x == 0) {
     GroupState& group = *scratch.group;
     if (!Runs(group)) {
       EndUndone(group, token_out);
     } else {
-      TableState& state = scratch.states[table];
-      BookNewRows(state, scratch.counts[0].new_rows, room);
+      TableState& state = scratch.states[tables.table[0]];
+      BookNewRows(state, scratch.counts[0].new_rows, FreeRows(tables, scratch, 0));
+      state.counters.evicted += scratch.counts[0].evicted;
       state.counters.assigned += *length - static_cast<int64_t>(*refused);
       state.counters.assign_refused += static_cast<int64_t>(*refused);
       NextVersion(group);
       *token_out = group.version;
     }
     scratch.counts[0] = CallCounts{};
-    ResetCall(group, scratch.miss_count);
+    ResetCall(group);
   }
   WriteSnapshot(snapshot);
 }
@@ -119,24 +125,25 @@ Status CudaBackend::Assign(const Executor& exec, TokenPair token, const AssignBa
   const auto insert = [&]() -> Status {
     DYNEMB_RETURN_IF_ERROR(PrepareLookup(exec, lookup, &call));
     DYNEMB_RETURN_IF_ERROR(MakeRoom(exec, token.in, &call));
-    DYNEMB_RETURN_IF_ERROR(Probe(exec, token.in, false, &call));
-    return ElectAndInsert(exec, &call);
+    DYNEMB_RETURN_IF_ERROR(Probe(exec, token.in, true, &call));
+    return Insert(exec, &call);
   };
   const Status inserted = insert();
   if (!inserted.ok()) {
     ForgetCall(exec, call);
     return inserted;
   }
-  LastKernel<<<Blocks(capacity), kThreads, 0, stream>>>(call.scratch, batch.keys.table, capacity,
+  const OneTable tables = Few<1>(call.tables);
+  LastKernel<<<Blocks(capacity), kThreads, 0, stream>>>(call.scratch, tables, capacity,
                                                         plan.At<int32_t>(last));
   WriteKernel<<<Blocks(capacity * 32), kThreads, 0, stream>>>(
-      call.scratch, batch.keys.table, capacity, plan.At<int32_t>(last), batch.rows, batch.state,
+      call.scratch, tables, capacity, plan.At<int32_t>(last), batch.rows, batch.state,
       plan.At<unsigned long long>(refused));
   SnapshotTarget snapshot;
   DYNEMB_RETURN_IF_ERROR(snapshots_.Reserve(stream, &snapshot));
-  EndAssignKernel<<<1, kEndThreads, 0, stream>>>(
-      batch.keys.table, call.tables.room[0], call.scratch, plan.At<int32_t>(length),
-      plan.At<unsigned long long>(refused), token.out, snapshot);
+  EndAssignKernel<<<1, kEndThreads, 0, stream>>>(tables, call.scratch, plan.At<int32_t>(length),
+                                                 plan.At<unsigned long long>(refused), token.out,
+                                                 snapshot);
   table(batch.keys.table).Enqueued(snapshots_.last_call(), call.tables.room[0]);
   return CudaStatus(cudaGetLastError(), "assign");
 }

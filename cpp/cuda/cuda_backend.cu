@@ -42,7 +42,8 @@ Status CudaBackend::Init(int32_t first_version) {
   const Bytes view_bytes = RoundUp(tables * static_cast<Bytes>(sizeof(TableView)));
   const Bytes optimizer_bytes = RoundUp(tables * static_cast<Bytes>(sizeof(OptimizerParameters)));
   const Bytes counts_bytes = RoundUp(tables * static_cast<Bytes>(sizeof(CallCounts)));
-  const Bytes bytes = state_bytes + view_bytes + optimizer_bytes + counts_bytes + 256;
+  const Bytes outstanding_bytes = RoundUp(max_outstanding() * static_cast<Bytes>(sizeof(uint32_t)));
+  const Bytes bytes = state_bytes + view_bytes + optimizer_bytes + counts_bytes + outstanding_bytes;
   void* block = nullptr;
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaMalloc(&block, static_cast<size_t>(bytes)));
   device_block_ = static_cast<std::byte*>(block);
@@ -52,7 +53,7 @@ Status CudaBackend::Init(int32_t first_version) {
   optimizers_ = reinterpret_cast<OptimizerParameters*>(device_block_ + state_bytes + view_bytes);
   std::byte* counts = device_block_ + state_bytes + view_bytes + optimizer_bytes;
   call_counts_ = reinterpret_cast<CallCounts*>(counts);
-  miss_count_ = reinterpret_cast<uint32_t*>(counts + counts_bytes);
+  outstanding_ = reinterpret_cast<uint32_t*>(counts + counts_bytes);
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemset(device_block_, 0, static_cast<size_t>(bytes)));
   GroupState first{};
   first.version = first_version;
@@ -73,12 +74,18 @@ Status CudaBackend::Init(int32_t first_version) {
 }
 
 uint32_t CudaBackend::NextEpoch(const Executor& exec) {
-  if (++epoch_ == 0) {  // after 2^32 passes: old stamps would look fresh
+  if (++epoch_ == 0) {  // after 2^32 passes: old stamps and elections would look fresh
+    const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
     for (size_t t = 0; t < tables_.size(); ++t) {
       cudaMemsetAsync(tables_[t]->view().stamps, 0,
                       static_cast<size_t>(tables_[t]->room().row_capacity) * sizeof(uint64_t),
-                      static_cast<cudaStream_t>(exec.stream));
+                      stream);
+      cudaMemsetAsync(&states_[t].last_evicted_epoch, 0, sizeof(uint32_t), stream);
     }
+    cudaMemsetAsync(elections_.data(), 0, static_cast<size_t>(elections_.committed()), stream);
+    cudaMemsetAsync(outstanding_, 0, static_cast<size_t>(max_outstanding()) * sizeof(uint32_t),
+                    stream);
+    cudaMemsetAsync(&group_->last_erase_epoch, 0, sizeof(uint32_t), stream);
     epoch_ = 1;
   }
   return epoch_;
@@ -104,6 +111,10 @@ Status CudaBackend::StatusOf(const GroupState& state) const {
       return StaleState(
           "apply_gradients: keys were erased after these acts were looked up, their "
           "rows may belong to other keys now; look up again.");
+    case DeviceError::kReleased: {
+      const TableConfig& config = configs()[static_cast<size_t>(state.error_got)];
+      return ReleasedLookup(config);
+    }
     case DeviceError::kBadLengths:
       return InvalidArgument("lengths of Padded must lie in [0, ", state.error_expected,
                              "], the last axis of its ids; got ", state.error_got,
@@ -121,7 +132,8 @@ Status CudaBackend::PollOne(const Executor& exec, bool wait, bool* seen) {
   const GroupState& group = *reinterpret_cast<const GroupState*>(state);
   const TableState* states = reinterpret_cast<const TableState*>(&group + 1);
   for (size_t t = 0; t < tables_.size(); ++t) {
-    tables_[t]->Confirmed(call, states[t].size, states[t].counters.erased);
+    const TableCounters& counters = states[t].counters;
+    tables_[t]->Confirmed(call, states[t].size, counters.erased + counters.evicted);
   }
   Status failed = StatusOf(group);
   if (failed.ok()) return failed;
@@ -197,7 +209,7 @@ Status CudaBackend::Stats(std::vector<TableStats>* stats) {
     one.rows = states[t].size;
     one.capacity = static_cast<int64_t>(room.num_buckets) * kSlotsPerBucket;
     one.index_bytes = static_cast<Bytes>(room.num_buckets) * kBytesPerBucket;
-    one.row_bytes = room.row_capacity * RowBytes(tables_[t]->layout());
+    one.row_bytes = RoomBytes(configs()[t], room) - one.index_bytes;
   }
   return Status();
 }

@@ -38,8 +38,11 @@ class CudaBackend : public Backend {
   Status Version(int32_t* version) override;
   Status Renew(int32_t* version) override;
   Status Stats(std::vector<TableStats>* stats) override;
+  Status EraseBelow(int32_t from, int table, uint64_t score, int32_t* to) override;
+  Status Clear(int32_t from, int table, int32_t* to) override;
+  Status DrainEvicted(int table, EvictedKeys* evicted) override;
 
-  // For tests: without it, absent keys take two launches.
+  // For tests: without it, one block alone inserts into bounded tables.
   static void AllowCooperativeLaunch(bool allowed);
 
  private:
@@ -57,6 +60,9 @@ class CudaBackend : public Backend {
   Status StatusOf(const GroupState& state) const;
   Status PassToken(const Executor& exec, TokenPair token) const;
   uint32_t NextEpoch(const Executor& exec);
+  // Of host calls that change the group: kStaleState, and what ends them.
+  Status CheckVersion(int32_t version);
+  Status Forgotten(int position, bool all, int32_t* to);
 
   // The steps of a lookup; assign shares them.
   Status EnqueueLookup(const Executor& exec, TokenPair token, const LookupBatch& batch,
@@ -64,15 +70,21 @@ class CudaBackend : public Backend {
   // After a failure of the host in the middle of a call: the next one starts from zeros.
   void ForgetCall(const Executor& exec, const DeviceLookup& call);
   Status PrepareLookup(const Executor& exec, const LookupBatch& batch, DeviceLookup* call);
-  // copies: the call has outputs.
-  Status Probe(const Executor& exec, const int32_t* token, bool copies, DeviceLookup* call);
+  // Room for elections in so many slots.
+  Status MakeElections(const Executor& exec, uint64_t slots);
+  // Time for scores; never goes back.
+  uint64_t Now();
+  // touches: rows of bounded tables are scored.
+  Status Probe(const Executor& exec, const int32_t* token, bool touches, DeviceLookup* call);
   // Room for the call's new keys; fills CallTables::room.
   Status MakeRoom(const Executor& exec, const int32_t* token, DeviceLookup* call);
   Status CountNewKeys(const Executor& exec, const int32_t* token, DeviceLookup* call,
                       std::vector<int64_t>* new_keys);
   // Absent keys of a probed call become rows.
-  Status ElectAndInsert(const Executor& exec, DeviceLookup* call);
-  unsigned MissBlocks(const DeviceLookup& call) const;
+  Status Insert(const Executor& exec, DeviceLookup* call);
+  Status InsertBounded(const Executor& exec, DeviceLookup* call);
+  // Latest lookups whose rows are pinned until their update.
+  int64_t max_outstanding() const { return configs()[0].max_outstanding; }
 
   std::mutex mutex_;
   std::vector<std::unique_ptr<CudaTable>> tables_;
@@ -84,7 +96,10 @@ class CudaBackend : public Backend {
   Snapshots snapshots_;
   std::vector<std::byte> state_copy_;
   CallCounts* call_counts_ = nullptr;  // [tables]
-  uint32_t* miss_count_ = nullptr;
+  uint32_t* outstanding_ = nullptr;    // [max_outstanding]: epochs, 0: none
+  MemoryOwner elections_owner_{"the lookups of a group", -1};
+  GrowableDeviceBuffer elections_{&elections_owner_, 0.25};
+  uint64_t last_time_ = 0;
   unsigned num_sms_ = 0;      // multiprocessors of the device
   bool cooperative_ = false;  // the device can start all blocks of a launch at once
   uint32_t epoch_ = 0;

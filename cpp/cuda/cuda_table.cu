@@ -9,10 +9,17 @@
 namespace dynemb {
 namespace {
 
+// A key that is taken out of its bucket.
+struct Displaced {
+  Entry entry;
+  uint64_t score;
+};
+
 // Doubles in place, one warp a bucket, one lane a slot. Keys of the home bucket
 // stay or go to the same slot of bucket + N; overflowed keys are taken out.
 __global__ void __launch_bounds__(kThreads)
-    SplitKernel(IndexView view, Entry* overflowed, uint32_t* overflowed_count) {
+    SplitKernel(IndexView view, uint64_t* scores, Displaced* overflowed,
+                uint32_t* overflowed_count) {
   const uint64_t bucket = (uint64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
   if (bucket >= view.num_buckets) return;
   TagSector& low = view.sectors[bucket];
@@ -38,15 +45,53 @@ __global__ void __launch_bounds__(kThreads)
   uint8_t* high_bytes = high.tags;
   low_bytes[slot] = stays ? tag : uint8_t{0};
   high_bytes[slot] = goes ? tag : uint8_t{0};
-  if (leaves) overflowed[atomicAdd(overflowed_count, 1u)] = entry;
+  uint64_t score = 0;
+  if (scores != nullptr) {
+    score = scores[bucket * kScoresPerBucket + static_cast<uint64_t>(slot)];
+    if (goes) {
+      scores[(bucket + view.num_buckets) * kScoresPerBucket + static_cast<uint64_t>(slot)] = score;
+    }
+  }
+  if (leaves) overflowed[atomicAdd(overflowed_count, 1u)] = {entry, score};
+}
+
+// Where so many lie decides what keys may have to make way for; more of them only once
+// in a long while find a bucket full, and go in any order.
+constexpr uint32_t kOrderedKeys = 2048;
+
+__device__ void PlaceAgain(const IndexView& view, uint64_t* scores, const Displaced& one) {
+  const SlotRef at = PlaceAbsentOnDevice(view, one.entry);
+  if (scores == nullptr || at.slot < 0) return;
+  scores[static_cast<int64_t>(at.bucket) * kScoresPerBucket + at.slot] = one.score;
 }
 
 __global__ void __launch_bounds__(kThreads)
-    PlaceKernel(IndexView view, const Entry* overflowed, const uint32_t* overflowed_count) {
+    PlaceKernel(IndexView view, uint64_t* scores, const Displaced* overflowed,
+                const uint32_t* overflowed_count) {
   const uint32_t count = *overflowed_count;
+  if (scores != nullptr && count <= kOrderedKeys) return;
   for (uint32_t i = blockIdx.x * kThreads + threadIdx.x; i < count; i += gridDim.x * kThreads) {
-    PlaceAbsentOnDevice(view, overflowed[i]);
+    PlaceAgain(view, scores, overflowed[i]);
   }
+}
+
+// A few keys of a bounded table in the order of their hashes, as the host does: by one
+// block, whose first thread places them.
+__global__ void __launch_bounds__(kThreads)
+    PlaceInOrderKernel(IndexView view, uint64_t* scores, const Displaced* overflowed,
+                       const uint32_t* overflowed_count) {
+  __shared__ uint32_t order[kOrderedKeys];
+  const uint32_t count = *overflowed_count;
+  if (count > kOrderedKeys) return;
+  for (uint32_t i = threadIdx.x; i < count; i += kThreads) {
+    const uint64_t mine = HashKey(overflowed[i].entry.key).bits;
+    uint32_t rank = 0;
+    for (uint32_t j = 0; j < count; ++j) rank += HashKey(overflowed[j].entry.key).bits < mine;
+    order[rank] = i;
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (uint32_t i = 0; i < count; ++i) PlaceAgain(view, scores, overflowed[order[i]]);
 }
 
 // Overflow marks outlive the keys they were set for. Both kernels together leave those
@@ -91,6 +136,13 @@ Status CudaTable::Grow(void* stream, const Room& room, TableView* view_on_device
                                          static_cast<Bytes>(sizeof(TagSector))));
   DYNEMB_RETURN_IF_ERROR(entries_.Commit(static_cast<Bytes>(room.num_buckets) * kSlotsPerBucket *
                                          static_cast<Bytes>(sizeof(Entry))));
+  if (is_bounded()) {
+    const Bytes scores = static_cast<Bytes>(room.num_buckets) * kScoresPerBucket *
+                         static_cast<Bytes>(sizeof(uint64_t));
+    DYNEMB_RETURN_IF_ERROR(scores_.Commit(scores));
+    DYNEMB_RETURN_IF_ERROR(
+        recorded_.Commit(config_.recorded_evictions * static_cast<Bytes>(sizeof(EvictedKey))));
+  }
   // The last thing that may be short. What is committed without being used does no harm.
   void* scratch = nullptr;
   const uint64_t buckets = view_.index.num_buckets;
@@ -105,6 +157,11 @@ Status CudaTable::Grow(void* stream, const Room& room, TableView* view_on_device
         static_cast<size_t>(room.row_capacity - room_.row_capacity) * sizeof(uint64_t),
         Stream(stream)));
   }
+  view_.scores = is_bounded() ? reinterpret_cast<uint64_t*>(scores_.data()) : nullptr;
+  view_.score = config_.score;
+  view_.evicts = config_.on_full == OnFull::kEvict;
+  view_.recorded = reinterpret_cast<EvictedKey*>(recorded_.data());
+  view_.record_limit = config_.recorded_evictions;
   view_.index.sectors = reinterpret_cast<TagSector*>(sectors_.data());
   view_.index.entries = reinterpret_cast<Entry*>(entries_.data());
   if (buckets == 0) {
@@ -128,6 +185,7 @@ Status CudaTable::Grow(void* stream, const Room& room, TableView* view_on_device
   view_.missing_value = config_.missing_value;
   view_.missing_is_initial = config_.missing_is_initial;
   room_ = room;
+  view_.row_limit = Capacity();
   // From pageable memory: staged at once, so view_ may change afterwards.
   return CudaStatus(
       cudaMemcpyAsync(view_on_device, &view_, sizeof view_, cudaMemcpyHostToDevice, Stream(stream)),
@@ -136,18 +194,22 @@ Status CudaTable::Grow(void* stream, const Room& room, TableView* view_on_device
 
 size_t CudaTable::SplitBytes(uint64_t buckets) {
   // All keys of a bucket may have overflowed there.
-  return kSplitHeader + buckets * kSlotsPerBucket * sizeof(Entry);
+  return kSplitHeader + buckets * kSlotsPerBucket * sizeof(Displaced);
 }
 
 Status CudaTable::Split(void* stream, void* scratch) {
   const uint64_t buckets = view_.index.num_buckets;
   uint32_t* count = static_cast<uint32_t*>(scratch);
-  Entry* list = reinterpret_cast<Entry*>(static_cast<std::byte*>(scratch) + kSplitHeader);
+  Displaced* list = reinterpret_cast<Displaced*>(static_cast<std::byte*>(scratch) + kSplitHeader);
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(count, 0, sizeof *count, Stream(stream)));
   const unsigned blocks = BucketBlocks(buckets);
-  SplitKernel<<<blocks, kThreads, 0, Stream(stream)>>>(view_.index, list, count);
+  SplitKernel<<<blocks, kThreads, 0, Stream(stream)>>>(view_.index, view_.scores, list, count);
   view_.index.num_buckets = 2 * buckets;
-  PlaceKernel<<<std::min(blocks, 1024u), kThreads, 0, Stream(stream)>>>(view_.index, list, count);
+  PlaceKernel<<<std::min(blocks, 1024u), kThreads, 0, Stream(stream)>>>(view_.index, view_.scores,
+                                                                        list, count);
+  if (is_bounded()) {
+    PlaceInOrderKernel<<<1, kThreads, 0, Stream(stream)>>>(view_.index, view_.scores, list, count);
+  }
   erased_when_tidy_ = erased_;
   return CudaStatus(cudaGetLastError(), "split");
 }

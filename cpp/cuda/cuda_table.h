@@ -23,6 +23,8 @@ class CudaTable {
         // An index has at most two slots for each row that the load limit asks for.
         sectors_(&owner_, Share(2 * kSectorBytesPerSlot / config.max_load)),
         entries_(&owner_, Share(2 * sizeof(Entry) / config.max_load)),
+        scores_(&owner_, Share(2 * kScoreBytesPerSlot / config.max_load)),
+        recorded_(&owner_, 1.0),
         values_(&owner_, 1.0),
         stamps_(&owner_, Share(sizeof(uint64_t))),
         free_rows_(&owner_, Share(sizeof(int64_t))) {}
@@ -42,6 +44,7 @@ class CudaTable {
     in_flight_.push_back({call, ids});
     ids_in_flight_ += ids;
   }
+  // erased: evicted ones as well.
   void Confirmed(int64_t call, int64_t size, int64_t erased) {
     confirmed_size_ = size;
     erased_ = erased;
@@ -53,6 +56,9 @@ class CudaTable {
 
   // Rows that fit without growing.
   int64_t Capacity() const;
+  // Neither the budget nor max_rows lets it grow.
+  bool IsAtItsBounds() const { return PlanRoom(config_, room_, Capacity(), 1).granted == 0; }
+  bool is_bounded() const { return config_.score != ScoreKind::kNone; }
   Room room() const { return room_; }
   int64_t growths() const { return growths_; }
   const TableConfig& config() const { return config_; }
@@ -71,6 +77,8 @@ class CudaTable {
   };
 
   static constexpr double kSectorBytesPerSlot = 1.0 * sizeof(TagSector) / kSlotsPerBucket;
+  static constexpr double kScoreBytesPerSlot =
+      1.0 * kScoresPerBucket * sizeof(uint64_t) / kSlotsPerBucket;
 
   // Share of the card that a buffer of so many bytes a row can need: rows whose
   // values fill the card are never more.
@@ -85,7 +93,7 @@ class CudaTable {
   TableConfig config_;
   RowLayout layout_;
   MemoryOwner owner_;
-  GrowableDeviceBuffer sectors_, entries_, values_, stamps_, free_rows_;
+  GrowableDeviceBuffer sectors_, entries_, scores_, recorded_, values_, stamps_, free_rows_;
   TableView view_{};
   Room room_{0, 0};
   int64_t growths_ = 0;

@@ -91,7 +91,13 @@ __device__ inline SlotRef FindSlotOnDevice(const IndexView& view, KeyHash hash, 
   return {BucketIndex{0}, -1};
 }
 
-__device__ inline int64_t FindRowOnDevice(const IndexView& view, KeyHash hash, Key key) {
+// Where a key lies; row -1: nowhere.
+struct FoundEntry {
+  int64_t row;
+  SlotRef at;
+};
+
+__device__ inline FoundEntry FindOnDevice(const IndexView& view, KeyHash hash, Key key) {
   for (ProbePath path(hash, view.num_buckets); !path.Exhausted(); path.Advance()) {
     const LoadedSector sector(&view.Sector(path.bucket()));
     uint32_t candidates = sector.Match(hash.Tag());
@@ -105,45 +111,16 @@ __device__ inline int64_t FindRowOnDevice(const IndexView& view, KeyHash hash, K
       const Entry first = LoadEntry(&view.EntryAt({path.bucket(), one}));
       Entry second = first;
       if (other != one) second = LoadEntry(&view.EntryAt({path.bucket(), other}));
-      if (first.key == key) return static_cast<int64_t>(first.Row());
-      if (second.key == key) return static_cast<int64_t>(second.Row());
+      if (first.key == key) return {static_cast<int64_t>(first.Row()), {path.bucket(), one}};
+      if (second.key == key) return {static_cast<int64_t>(second.Row()), {path.bucket(), other}};
     }
     if (!sector.Overflowed()) break;
   }
-  return -1;
+  return {-1, {BucketIndex{0}, -1}};
 }
 
-// Rows of N keys, searched side by side: all first reads, then all second ones. keys of
-// ids that are not `meant` are any.
-template <int N>
-__device__ void FindRowsOnDevice(const IndexView& view, const Key (&keys)[N],
-                                 const bool (&meant)[N], int64_t (&rows)[N]) {
-  uint32_t candidates[N];
-  bool overflowed[N];
-#pragma unroll
-  for (int n = 0; n < N; ++n) {
-    const KeyHash hash = HashKey(keys[n]);
-    const LoadedSector sector(&view.Sector(hash.Home(view.num_buckets)));
-    candidates[n] = sector.Match(hash.Tag());
-    overflowed[n] = sector.Overflowed();
-  }
-  Entry entries[N];
-#pragma unroll
-  for (int n = 0; n < N; ++n) {
-    const BucketIndex home = HashKey(keys[n]).Home(view.num_buckets);
-    entries[n] =
-        LoadEntry(&view.EntryAt({home, candidates[n] != 0 ? LowestBit(candidates[n]) : 0}));
-  }
-#pragma unroll
-  for (int n = 0; n < N; ++n) {
-    rows[n] = -1;
-    if (!meant[n] || (candidates[n] == 0 && !overflowed[n])) continue;
-    if (candidates[n] != 0 && entries[n].key == keys[n]) {
-      rows[n] = static_cast<int64_t>(entries[n].Row());
-    } else if (overflowed[n] || (candidates[n] & (candidates[n] - 1)) != 0) {
-      rows[n] = FindRowOnDevice(view, HashKey(keys[n]), keys[n]);
-    }
-  }
+__device__ inline int64_t FindRowOnDevice(const IndexView& view, KeyHash hash, Key key) {
+  return FindOnDevice(view, hash, key).row;
 }
 
 // Takes an empty slot of the bucket for `tag`; -1 if there is none. Several
@@ -160,7 +137,7 @@ __device__ inline int ClaimSlot(TagSector* sector, uint8_t tag) {
 }
 
 // Places an entry whose key is absent, in the first bucket of its path with room.
-__device__ inline void PlaceAbsentOnDevice(const IndexView& view, const Entry& entry) {
+__device__ inline SlotRef PlaceAbsentOnDevice(const IndexView& view, const Entry& entry) {
   const KeyHash hash = HashKey(entry.key);
   for (ProbePath path(hash, view.num_buckets); !path.Exhausted(); path.Advance()) {
     TagSector* sector = &view.Sector(path.bucket());
@@ -168,10 +145,11 @@ __device__ inline void PlaceAbsentOnDevice(const IndexView& view, const Entry& e
     if (slot >= 0) {
       *reinterpret_cast<ulonglong2*>(&view.EntryAt({path.bucket(), slot})) =
           make_ulonglong2(entry.key, entry.row_and_spare);
-      return;
+      return {path.bucket(), slot};
     }
     atomicOr(reinterpret_cast<unsigned*>(sector) + 7, unsigned{kOverflowMark} << 24);
   }
+  return {BucketIndex{0}, -1};  // a table without one free slot: room is made before
 }
 
 __device__ inline Key LoadKeyOnDevice(const FeatureParam& feature, int64_t id) {

@@ -8,7 +8,9 @@
 #include "core/bucket.h"
 #include "core/row_init.h"
 #include "core/row_layout.h"
+#include "core/score.h"
 #include "core/types.h"
+#include "table/batch.h"
 #include "table/counters.h"
 
 namespace dynemb {
@@ -26,6 +28,15 @@ struct TableView {
   float missing_value;
   bool missing_is_initial;
 
+  int64_t row_limit;  // keys that have room
+  // Bounded tables; elsewhere there are no scores. By slot, so that those of a bucket
+  // are read at once: [num_buckets][kScoresPerBucket].
+  uint64_t* scores;
+  ScoreKind score;
+  bool evicts;           // in a full table new keys take the rows of others
+  EvictedKey* recorded;  // [record_limit]
+  int64_t record_limit;
+
   DYNEMB_HD float* Row(int64_t row) const { return values + row * stride_floats; }
 };
 
@@ -34,14 +45,20 @@ struct TableState {
   int64_t size;        // keys
   int64_t high_water;  // rows ever taken have numbers below
   int64_t free_count;  // rows on the stack
+  // Bounded tables: latest claim of any row that was evicted; evictions on record and
+  // those for which there was no place.
+  uint32_t last_evicted_epoch;
+  int64_t recorded, record_lost;
   TableCounters counters;
 };
 
-enum class DeviceError : int32_t { kNone = 0, kStale, kStaleActs, kBadLengths };
+enum class DeviceError : int32_t { kNone = 0, kStale, kStaleActs, kBadLengths, kReleased };
 
 struct GroupState {
   int32_t version;
-  int32_t generation;
+  uint32_t last_lookup_epoch;
+  uint32_t last_erase_epoch;  // acts of lookups until then are stale
+  int64_t lookups;
   int64_t steps;
   uint64_t last_ids_checksum;
   int32_t last_was_lookup;
@@ -64,7 +81,10 @@ struct GroupState {
 // What one call does to one table, gathered by its kernels; zero between calls.
 struct CallCounts {
   int32_t unique;    // distinct rows claimed by the probe
-  int32_t new_rows;  // rows asked for
+  int32_t new_rows;  // distinct new keys
+  // Bounded tables: ids without a row; INT32_MAX - number of the first new key among those
+  // of all tables; new keys that got a row, and how many of those took it from another key.
+  int32_t missed, first_new, made, evicted;
   unsigned long long padded, found, missing, refused;
 };
 

@@ -39,10 +39,9 @@ __device__ inline void EndUndone(GroupState& group, int32_t* token_out) {
 }
 
 // One thread: nothing of the call is left.
-__device__ inline void ResetCall(GroupState& group, uint32_t* miss_count) {
+__device__ inline void ResetCall(GroupState& group) {
   group.bad_call = 0;
   group.ids_checksum = 0;
-  *miss_count = 0;
 }
 
 // New rows are on the books: of the `asked` ones those that had room.

@@ -37,15 +37,15 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kEndThreads)
-    EndEraseKernel(GroupState* group, TableState* states, int32_t table, int32_t* token_out,
-                   SnapshotTarget snapshot) {
+    EndEraseKernel(GroupState* group, TableState* states, int32_t table, uint32_t epoch,
+                   int32_t* token_out, SnapshotTarget snapshot) {
   if (threadIdx.x == 0) {
     if (group->run == 0) {
       EndUndone(*group, token_out);
     } else {
       TableState& state = states[table];
       const int64_t size = state.high_water - state.free_count;
-      if (size != state.size) ++group->generation;
+      if (size != state.size) group->last_erase_epoch = epoch;
       state.size = size;
       NextVersion(*group);
       *token_out = group->version;
@@ -67,7 +67,8 @@ Status CudaBackend::Erase(const Executor& exec, TokenPair token, const KeyBatch&
   }
   SnapshotTarget snapshot;
   DYNEMB_RETURN_IF_ERROR(snapshots_.Reserve(stream, &snapshot));
-  EndEraseKernel<<<1, kEndThreads, 0, stream>>>(group_, states_, batch.table, token.out, snapshot);
+  EndEraseKernel<<<1, kEndThreads, 0, stream>>>(group_, states_, batch.table, epoch_, token.out,
+                                                snapshot);
   return CudaStatus(cudaGetLastError(), "erase");
 }
 

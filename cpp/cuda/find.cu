@@ -21,6 +21,7 @@ Status CudaBackend::Find(const Executor& exec, TokenPair token, const FindBatch&
                                                  input.lengths,
                                                  input.mask,
                                                  input.weights,
+                                                 nullptr,
                                                  batch.rows[f],
                                                  nullptr,
                                                  input.NumIds(),
@@ -34,7 +35,7 @@ Status CudaBackend::Find(const Executor& exec, TokenPair token, const FindBatch&
                                                  input.padding,
                                                  input.combiner};
     }
-    WithFeatures(list, GatherKind::kCopied, [&](uint32_t blocks, const auto& some) {
+    WithFeatures(list, false, [&](uint32_t blocks, const auto& some) {
       FindKernel<<<blocks, kThreads, 0, stream>>>(some, views_, FindRows{states_});
     });
     LaunchPool(list, views_, FindRows{states_}, stream);

@@ -16,24 +16,6 @@ struct FindRows {
     const int64_t row = FindRowOnDevice(table.index, HashKey(key), key);
     return row >= 0 ? row : kRowRefused;
   }
-  // The same for N ids from `first`, 32 apart, those below `end`; others are padded.
-  template <int N>
-  __device__ void Resolve(const TableView& table, const FeatureParam& feature, int64_t first,
-                          int64_t end, int64_t (&rows)[N]) const {
-    Key keys[N];
-    bool meant[N];
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-      const int64_t i = first + 32 * n;
-      meant[n] = i < end && IsMeant(feature, i);
-      keys[n] = i < end ? LoadKeyOnDevice(feature, i) : 0;
-    }
-    FindRowsOnDevice(table.index, keys, meant, rows);
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-      rows[n] = !meant[n] ? kRowPadded : rows[n] < 0 ? kRowRefused : rows[n];
-    }
-  }
   __device__ void Number(const TableView&, const FeatureParam&, int64_t, int64_t) const {}
   __device__ void Poison(const FeatureParam&, int64_t) const {}
   // Adds up per block, by its last warp: the counters are few and hot.

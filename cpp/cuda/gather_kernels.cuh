@@ -110,26 +110,14 @@ __device__ inline void PoisonRows(const TableView& table, const FeatureParam& fe
   }
 }
 
-// How a feature is gathered: copied id by id, or pooled, by how long its bags are.
-enum class GatherKind { kCopied, kShortBags, kLongBags };
-
-inline constexpr int kShortBag = 32;    // ids
-inline constexpr int kBagsPerWarp = 4;  // short ones
-
-inline GatherKind GatherKindOf(const FeatureParam& feature) {
-  if (feature.combiner == Combiner::kNone) return GatherKind::kCopied;
-  return feature.bag_length <= kShortBag ? GatherKind::kShortBags : GatherKind::kLongBags;
-}
-
-// The features of a list that are gathered one way; returns their blocks.
-inline uint32_t LayOutGather(const FeatureList& all, GatherKind kind, FeatureList* some) {
-  int64_t per_block = kThreads;
-  if (kind == GatherKind::kShortBags) per_block = kThreads / 32 * kBagsPerWarp;
-  if (kind == GatherKind::kLongBags) per_block = kThreads / 32;
+// The features of a list that are pooled, or those that are not; returns their blocks:
+// a warp a bag, or a thread an id.
+inline uint32_t LayOutGather(const FeatureList& all, bool pooled, FeatureList* some) {
+  const int64_t per_block = pooled ? kThreads / 32 : kThreads;
   uint32_t blocks = 0;
   some->count = 0;
   for (int f = 0; f < all.count; ++f) {
-    if (GatherKindOf(all.features[f]) != kind) continue;
+    if ((all.features[f].combiner != Combiner::kNone) != pooled) continue;
     FeatureParam& feature = some->features[some->count++];
     feature = all.features[f];
     feature.first_block = blocks;
@@ -140,9 +128,9 @@ inline uint32_t LayOutGather(const FeatureList& all, GatherKind kind, FeatureLis
 
 // Calls launch(blocks, list) with the features of one kind, if there are any.
 template <class Launch>
-void WithFeatures(const FeatureList& all, GatherKind kind, const Launch& launch) {
+void WithFeatures(const FeatureList& all, bool pooled, const Launch& launch) {
   FeatureList list;
-  const uint32_t blocks = LayOutGather(all, kind, &list);
+  const uint32_t blocks = LayOutGather(all, pooled, &list);
   if (blocks == 0) return;
   WithFewFeatures(list, [&](const auto& some) { launch(blocks, some); });
 }

@@ -2,11 +2,10 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <atomic>
+#include <chrono>
 
 #include "cuda/cuda_backend.h"
 #include "cuda/end_call.cuh"
-#include "cuda/insert_kernels.cuh"
 #include "cuda/lookup_kernels.cuh"
 #include "cuda/pool_kernels.cuh"
 #include "cuda/scratch.h"
@@ -27,47 +26,61 @@ constexpr int kHeadRoomBatches = 4;
 // lookup and the update of one step.
 constexpr int64_t kBusyCalls = 2;
 
-std::atomic<bool> cooperative_allowed{true};
-
-__global__ void __launch_bounds__(kThreads) CountElectedKernel(LookupScratch scratch) {
-  if (!HasMisses(scratch)) return;  // of a call that will not run, nobody was elected
-  const uint32_t count = *scratch.miss_count;
-  for (uint32_t base = blockIdx.x * kThreads; base < count; base += gridDim.x * kThreads) {
-    const uint32_t m = base + threadIdx.x;
-    const bool elected = m < count && scratch.misses[m].winner == static_cast<int32_t>(m);
-    BlockTakeOfTable(elected, m < count ? scratch.misses[m].call_table : 0,
-                     scratch.misses[base].call_table, scratch.counts);
-  }
+// New keys of bounded tables, whose elections end with the probe; those of others have
+// been counted by it.
+template <class List>
+__global__ void __launch_bounds__(kThreads)
+    CountNewKernel(const __grid_constant__ List list, LookupScratch scratch) {
+  const FeatureParam& feature = FeatureOfBlock(list);
+  if (scratch.tables[feature.table].scores == nullptr || !Runs(*scratch.group)) return;
+  const int64_t i = int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x;
+  const int64_t id = feature.first_id + i;
+  const int64_t code = i < feature.num_ids ? scratch.rows[id] : kRowPadded;
+  const bool brings =
+      IsSlot(code) && static_cast<int64_t>(scratch.elections[kSlot - code] & 0xFFFFFFFFu) == id;
+  BlockTakeOfTable(brings, feature.call_table, feature.call_table, scratch.counts,
+                   &CallCounts::new_rows);
 }
 
 template <class Tables>
 __global__ void __launch_bounds__(kEndThreads)
     EndLookupKernel(const __grid_constant__ Tables tables, LookupScratch scratch,
-                    int32_t* token_out, int32_t* header, SnapshotTarget snapshot) {
+                    uint32_t* outstanding, int64_t max_outstanding, int32_t* token_out,
+                    int32_t* header, SnapshotTarget snapshot) {
   GroupState& group = *scratch.group;
   const bool runs = Runs(group);
   const bool books = runs && group.may_replay == 0;
   for (int t = static_cast<int>(threadIdx.x); t < tables.count; t += kEndThreads) {
     const CallCounts counts = scratch.counts[t];
     scratch.counts[t] = CallCounts{};
-    const int64_t inserted = min(int64_t{counts.new_rows}, tables.room[t]);
-    header[kHeaderCounts + t] = runs ? counts.unique + static_cast<int32_t>(inserted) : 0;
+    const TableView& view = scratch.tables[tables.table[t]];
+    const int64_t free_rows = FreeRows(tables, scratch, t);
+    const int64_t added = view.scores != nullptr
+                              ? int64_t{counts.made}
+                              : max(int64_t{0}, min(int64_t{counts.new_rows}, free_rows));
+    header[kHeaderCounts + t] = runs ? counts.unique + static_cast<int32_t>(added) : 0;
     if (!books) continue;
     TableState& state = scratch.states[tables.table[t]];
-    const int64_t added = BookNewRows(state, counts.new_rows, tables.room[t]);
+    BookNewRows(state, counts.new_rows, free_rows);
     const int64_t refused = static_cast<int64_t>(counts.refused);
     const int64_t padded = static_cast<int64_t>(counts.padded);
     const int64_t ids = tables.unique_capacity[t] - padded;
     state.counters.lookups += 1;
     state.counters.ids += ids;
     state.counters.inserted += added;
-    state.counters.refused_budget += refused;
+    (view.evicts ? state.counters.refused_pinned : state.counters.refused_budget) += refused;
+    state.counters.evicted += counts.evicted;
     state.counters.hits += ids - added - refused;
     state.counters.padded += padded;
   }
   __syncthreads();
   if (threadIdx.x == 0) {
-    header[kHeaderGeneration] = group.generation;
+    if (books) {
+      outstanding[group.lookups % max_outstanding] = scratch.epoch;
+      group.lookups += 1;
+      group.last_lookup_epoch = scratch.epoch;
+    }
+    header[kHeaderGeneration] = static_cast<int32_t>(group.last_lookup_epoch);
     if (!runs) {
       EndUndone(group, token_out);
     } else {
@@ -78,7 +91,7 @@ __global__ void __launch_bounds__(kEndThreads)
       }
       *token_out = group.version;
     }
-    ResetCall(group, scratch.miss_count);
+    ResetCall(group);
   }
   WriteSnapshot(snapshot);
 }
@@ -86,7 +99,7 @@ __global__ void __launch_bounds__(kEndThreads)
 // After a pass that only counted.
 __global__ void ResetCallKernel(LookupScratch scratch, int num_tables) {
   for (int t = 0; t < num_tables; ++t) scratch.counts[t] = CallCounts{};
-  ResetCall(*scratch.group, scratch.miss_count);
+  ResetCall(*scratch.group);
 }
 
 }  // namespace
@@ -102,6 +115,19 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
   for (size_t t = 0; t < batch.tables.size(); ++t) {
     call->tables.table[t] = batch.tables[t];
     call->tables.unique_rows[t] = batch.unique_rows[t];
+    call->is_bounded |= configs()[static_cast<size_t>(batch.tables[t])].score != ScoreKind::kNone;
+  }
+  // Ids of a table lie side by side, in the order of the features.
+  for (const FeatureInput& input : batch.features) {
+    const auto found = std::find(batch.tables.begin(), batch.tables.end(), input.table);
+    call->ids_of_table[static_cast<size_t>(found - batch.tables.begin())] += input.NumIds();
+  }
+  std::vector<int64_t> next_id;
+  for (size_t t = 0; t < batch.tables.size(); ++t) {
+    next_id.push_back(call->num_ids);
+    call->tables.first_id[t] = call->num_ids;
+    call->tables.unique_capacity[t] = call->ids_of_table[t];
+    call->num_ids += call->ids_of_table[t];
   }
   for (size_t f = 0; f < batch.features.size(); ++f) {
     const FeatureInput& input = batch.features[f];
@@ -112,44 +138,83 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
     const auto found = std::find(batch.tables.begin(), batch.tables.end(), input.table);
     const int32_t call_table = static_cast<int32_t>(found - batch.tables.begin());
     FeatureList& list = call->lists.back();
-    list.features[list.count++] =
-        FeatureParam{input.keys,       input.lengths,  input.mask,          input.weights,
-                     batch.rows[f],    batch.index[f], input.NumIds(),      input.NumOutputRows(),
-                     input.bag_length, call->num_ids,  call->blocks.back(), input.table,
-                     call_table,       input.format,   input.padding,       input.combiner};
+    list.features[list.count++] = FeatureParam{input.keys,
+                                               input.lengths,
+                                               input.mask,
+                                               input.weights,
+                                               input.scores,
+                                               batch.rows[f],
+                                               batch.index[f],
+                                               input.NumIds(),
+                                               input.NumOutputRows(),
+                                               input.bag_length,
+                                               next_id[static_cast<size_t>(call_table)],
+                                               call->blocks.back(),
+                                               input.table,
+                                               call_table,
+                                               input.format,
+                                               input.padding,
+                                               input.combiner};
     call->blocks.back() += Blocks(input.NumIds());
-    call->num_ids += input.NumIds();
-    call->ids_of_table[static_cast<size_t>(call_table)] += input.NumIds();
+    next_id[static_cast<size_t>(call_table)] += input.NumIds();
   }
   if (call->num_ids > kMaxIds) {
     return InvalidArgument("a lookup has ", call->num_ids,
                            " ids, at most 2**30 are possible on a GPU; split it.");
   }
-  for (size_t t = 0; t < batch.tables.size(); ++t) {
-    call->tables.unique_capacity[t] = call->ids_of_table[t];
-  }
-
-  uint32_t slots = 64;
+  uint64_t slots = 64;
   while (slots < 2 * static_cast<uint64_t>(call->num_ids)) slots *= 2;
+  DYNEMB_RETURN_IF_ERROR(MakeElections(exec, slots));
   LookupScratch& s = call->scratch;
   s.group = group_;
   s.tables = views_;
   s.states = states_;
-  s.miss_mask = slots - 1;
-  ScratchPlan plan;
-  const size_t miss_slots = plan.Add<int32_t>(slots);
-  const size_t rows = plan.Add<int64_t>(call->num_ids);
-  const size_t misses = plan.Add<Miss>(call->num_ids);
-  DYNEMB_RETURN_IF_ERROR(plan.Allocate(exec));
   s.counts = call_counts_;
-  s.miss_count = miss_count_;
+  s.elections = reinterpret_cast<uint64_t*>(elections_.data());
+  s.election_mask = static_cast<uint32_t>(slots - 1);
+  const bool records = std::any_of(batch.tables.begin(), batch.tables.end(), [&](int position) {
+    return configs()[static_cast<size_t>(position)].recorded_evictions > 0;
+  });
+  const int64_t bounded_ids = call->is_bounded ? call->num_ids : 0;
+  ScratchPlan plan;
+  const size_t rows = plan.Add<int64_t>(call->num_ids);
+  const size_t new_keys = plan.Add<Key>(call->num_ids);
+  const size_t keys = plan.Add<OpenKey>(bounded_ids);
+  const size_t outcomes = plan.Add<int64_t>(bounded_ids);
+  const size_t slots_of_ids = plan.Add<int64_t>(bounded_ids);
+  const size_t evicted = plan.Add<EvictedKey>(records ? bounded_ids : 0);
+  const size_t block_counts = plan.Add<uint32_t>(call->is_bounded ? Blocks(call->num_ids) : 0);
+  const size_t left = plan.Add<uint32_t>(3);
+  DYNEMB_RETURN_IF_ERROR(plan.Allocate(exec));
   s.rows = plan.At<int64_t>(rows);
-  s.misses = plan.At<Miss>(misses);
-  s.miss_slots = plan.At<int32_t>(miss_slots);
+  s.new_keys = plan.At<Key>(new_keys);
+  BoundedScratch& b = call->bounded;
+  b.keys = plan.At<OpenKey>(keys);
+  b.outcomes = plan.At<int64_t>(outcomes);
+  b.slots = plan.At<int64_t>(slots_of_ids);
+  b.evicted = records ? plan.At<EvictedKey>(evicted) : nullptr;
+  b.block_counts = plan.At<uint32_t>(block_counts);
+  b.left = plan.At<uint32_t>(left);
   return Status();
 }
 
-Status CudaBackend::Probe(const Executor& exec, const int32_t* token, bool copies,
+Status CudaBackend::MakeElections(const Executor& exec, uint64_t slots) {
+  const Bytes had = elections_.committed();
+  DYNEMB_RETURN_IF_ERROR(elections_.Commit(static_cast<Bytes>(slots * sizeof(uint64_t))));
+  if (elections_.committed() == had) return Status();
+  return CudaStatus(
+      cudaMemsetAsync(elections_.data() + had, 0, static_cast<size_t>(elections_.committed() - had),
+                      static_cast<cudaStream_t>(exec.stream)),
+      "cudaMemsetAsync");
+}
+
+uint64_t CudaBackend::Now() {
+  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
+  const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(since_1970).count();
+  return last_time_ = std::max(last_time_, static_cast<uint64_t>(now));
+}
+
+Status CudaBackend::Probe(const Executor& exec, const int32_t* token, bool touches,
                           DeviceLookup* call) {
   const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
   call->scratch.epoch = NextEpoch(exec);
@@ -157,60 +222,59 @@ Status CudaBackend::Probe(const Executor& exec, const int32_t* token, bool copie
     StartEmptyLookupKernel<<<1, 1, 0, stream>>>(group_, token, call->replayable);
     return CudaStatus(cudaGetLastError(), "lookup");
   }
-  bool is_first = true;
+  bool checks = false;
+  for (size_t l = 0; touches && call->is_bounded && l < call->lists.size(); ++l) {
+    const FeatureList& list = call->lists[l];
+    const auto has_lengths = [](const FeatureParam& one) {
+      return one.padding == Padding::kLengths;
+    };
+    if (call->blocks[l] == 0) continue;
+    if (std::none_of(list.features, list.features + list.count, has_lengths)) continue;
+    checks = true;
+    WithFewFeatures(list, [&](const auto& some) {
+      CheckLengthsKernel<<<call->blocks[l], kThreads, 0, stream>>>(some, call->scratch, token);
+    });
+  }
+  if (touches) call->time = Now();
+  const ProbeOptions options{call->replayable, touches, checks, call->lookups, call->time};
   for (size_t l = 0; l < call->lists.size(); ++l) {
     if (call->blocks[l] == 0) continue;
-    const ProbeOptions options{call->replayable, is_first, copies};
     WithFew(call->lists[l], call->tables, [&](const auto& list, const auto& tables) {
       ProbeKernel<<<call->blocks[l], kThreads, 0, stream>>>(list, tables, call->scratch, token,
                                                             options);
     });
-    is_first = false;
   }
   return CudaStatus(cudaGetLastError(), "lookup");
 }
 
-unsigned CudaBackend::MissBlocks(const DeviceLookup& call) const {
-  return std::min(Blocks(call.num_ids), kMissBlocksPerSm * num_sms_);
-}
-
-Status CudaBackend::ElectAndInsert(const Executor& exec, DeviceLookup* call) {
+Status CudaBackend::Insert(const Executor& exec, DeviceLookup* call) {
   if (call->num_ids == 0) return Status();
+  if (call->is_bounded) DYNEMB_RETURN_IF_ERROR(InsertBounded(exec, call));
   const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
-  const unsigned blocks = MissBlocks(*call);
-  cudaError_t launched = cudaSuccess;
-  WithFewTables(call->tables, [&](const auto& tables) {
-    if (cooperative_ && cooperative_allowed.load(std::memory_order_relaxed)) {
-      cudaLaunchAttribute together{};
-      together.id = cudaLaunchAttributeCooperative;
-      together.val.cooperative = 1;
-      cudaLaunchConfig_t config{};
-      config.gridDim = blocks;
-      config.blockDim = kThreads;
-      config.stream = stream;
-      config.attrs = &together;
-      config.numAttrs = 1;
-      launched =
-          cudaLaunchKernelEx(&config, ElectAndInsertKernel<std::remove_cvref_t<decltype(tables)>>,
-                             tables, call->scratch);
-    } else {
-      ElectKernel<<<blocks, kThreads, 0, stream>>>(call->scratch);
-      InsertKernel<<<blocks, kThreads, 0, stream>>>(tables, call->scratch);
-    }
-  });
-  DYNEMB_CUDA_RETURN_IF_ERROR(launched);
+  for (size_t l = 0; l < call->lists.size(); ++l) {
+    const FeatureList& list = call->lists[l];
+    const auto is_copied = [](const FeatureParam& one) {
+      return one.combiner == Combiner::kNone && one.rows_out != nullptr;
+    };
+    if (call->blocks[l] == 0) continue;
+    if (std::all_of(list.features, list.features + list.count, is_copied)) continue;
+    WithFew(list, call->tables, [&](const auto& some, const auto& tables) {
+      InsertKernel<<<call->blocks[l], kThreads, 0, stream>>>(some, tables, call->scratch);
+    });
+  }
   return CudaStatus(cudaGetLastError(), "insert");
 }
-
-void CudaBackend::AllowCooperativeLaunch(bool allowed) { cooperative_allowed = allowed; }
 
 Status CudaBackend::CountNewKeys(const Executor& exec, const int32_t* token, DeviceLookup* call,
                                  std::vector<int64_t>* new_keys) {
   const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
   DYNEMB_RETURN_IF_ERROR(Probe(exec, token, false, call));
-  const unsigned blocks = std::max(1u, MissBlocks(*call));
-  ElectKernel<<<blocks, kThreads, 0, stream>>>(call->scratch);
-  CountElectedKernel<<<blocks, kThreads, 0, stream>>>(call->scratch);
+  for (size_t l = 0; call->is_bounded && l < call->lists.size(); ++l) {
+    if (call->blocks[l] == 0) continue;
+    WithFewFeatures(call->lists[l], [&](const auto& list) {
+      CountNewKernel<<<call->blocks[l], kThreads, 0, stream>>>(list, call->scratch);
+    });
+  }
   std::vector<CallCounts> counts(static_cast<size_t>(call->tables.count));
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(counts.data(), call->scratch.counts,
                                               counts.size() * sizeof(CallCounts),
@@ -232,6 +296,12 @@ Status CudaBackend::MakeRoom(const Executor& exec, const int32_t* token, DeviceL
     call->tables.room[t] = call->ids_of_table[t];
     DYNEMB_RETURN_IF_ERROR(table(call->tables.table[t]).TidyIfWorn(exec.stream));
     if (fits(t)) continue;
+    // At its bounds a table that need not fail takes what comes, and the device knows how
+    // many free rows there are.
+    if (table(call->tables.table[t]).IsAtItsBounds() &&
+        table(call->tables.table[t]).config().on_full != OnFull::kError) {
+      continue;
+    }
     // A table that is short of room again and again gets head-room.
     CudaTable& one = table(call->tables.table[t]);
     const int64_t head_room = kHeadRoomBatches * call->ids_of_table[t];
@@ -263,13 +333,8 @@ Status CudaBackend::MakeRoom(const Executor& exec, const int32_t* token, DeviceL
     }
     const RoomPlan plan = PlanRoom(one.config(), one.room(), one.confirmed_size(), new_keys[t]);
     if (plan.granted < new_keys[t] && one.config().on_full == OnFull::kError) {
-      return TableFull("table '", one.config().name, "' is full: it holds ", one.confirmed_size(),
-                       " rows in ", RoomBytes(one.config(), one.room()), " bytes, ", new_keys[t],
-                       " new keys came and ", plan.granted,
-                       " of them fit into max_bytes=", one.config().max_bytes,
-                       "; raise max_bytes, erase keys, or set on_full=\"drop\".");
+      return FullTable(one.config(), one.room(), one.confirmed_size(), new_keys[t], plan.granted);
     }
-    call->tables.room[t] = plan.granted;
     const Room now = one.room();
     if (plan.room.num_buckets != now.num_buckets || plan.room.row_capacity != now.row_capacity) {
       DYNEMB_RETURN_IF_ERROR(one.Grow(exec.stream, plan.room, views_ + call->tables.table[t]));
@@ -282,6 +347,7 @@ Status CudaBackend::Lookup(const Executor& exec, TokenPair token, const LookupBa
   std::lock_guard<std::mutex> lock(mutex_);
   DYNEMB_RETURN_IF_ERROR(Poll(exec));
   DeviceLookup call;
+  call.lookups = 1;
   const Status enqueued = EnqueueLookup(exec, token, batch, &call);
   if (!enqueued.ok()) ForgetCall(exec, call);
   return enqueued;
@@ -300,21 +366,22 @@ Status CudaBackend::EnqueueLookup(const Executor& exec, TokenPair token, const L
   DYNEMB_RETURN_IF_ERROR(PrepareLookup(exec, batch, &call));
   DYNEMB_RETURN_IF_ERROR(MakeRoom(exec, token.in, &call));
   DYNEMB_RETURN_IF_ERROR(Probe(exec, token.in, true, &call));
-  DYNEMB_RETURN_IF_ERROR(ElectAndInsert(exec, &call));
-  // All copies before all bags: they write the new rows.
-  for (const FeatureList& list : call.lists) {
-    WithFeatures(list, GatherKind::kCopied, [&](uint32_t blocks, const auto& some) {
-      CopyKernel<<<blocks, kThreads, 0, stream>>>(some, TrainRows{call.scratch});
-    });
-  }
-  for (const FeatureList& list : call.lists) {
-    LaunchPool(list, views_, TrainRows{call.scratch}, stream);
-  }
+  DYNEMB_RETURN_IF_ERROR(Insert(exec, &call));
+  WithFewTables(call.tables, [&]<class Tables>(const Tables& tables) {
+    const TrainRows<Tables> rows{call.scratch, tables};
+    // All copies before all bags: they write the new rows.
+    for (const FeatureList& list : call.lists) {
+      WithFeatures(list, false, [&](uint32_t blocks, const auto& some) {
+        CopyKernel<<<blocks, kThreads, 0, stream>>>(some, rows);
+      });
+    }
+    for (const FeatureList& list : call.lists) LaunchPool(list, views_, rows, stream);
+  });
   SnapshotTarget snapshot;
   DYNEMB_RETURN_IF_ERROR(snapshots_.Reserve(stream, &snapshot));
   WithFewTables(call.tables, [&]<class Tables>(const Tables& tables) {
-    EndLookupKernel<Tables>
-        <<<1, kEndThreads, 0, stream>>>(tables, call.scratch, token.out, batch.header, snapshot);
+    EndLookupKernel<Tables><<<1, kEndThreads, 0, stream>>>(
+        tables, call.scratch, outstanding_, max_outstanding(), token.out, batch.header, snapshot);
   });
   for (size_t t = 0; t < call.ids_of_table.size(); ++t) {
     table(call.tables.table[t]).Enqueued(snapshots_.last_call(), call.tables.room[t]);

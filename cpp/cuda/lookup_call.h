@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cuda/bounded_scratch.h"
 #include "cuda/params.h"
 
 namespace dynemb {
@@ -14,8 +15,12 @@ struct DeviceLookup {
   CallTables tables{};
   std::vector<int64_t> ids_of_table;  // per table of the call
   int64_t num_ids = 0;
-  bool replayable = true;  // the last lookup may be repeated, nothing else
+  bool replayable = true;   // the last lookup may be repeated, nothing else
+  int lookups = 0;          // that the call counts as
+  uint64_t time = 0;        // nanoseconds since 1970
+  bool is_bounded = false;  // any of its tables
   LookupScratch scratch{};
+  BoundedScratch bounded{};
 };
 
 }  // namespace dynemb

@@ -1,11 +1,14 @@
-// Find or insert, in the order of the launches: probe and claim; make absent keys
-// unique; insert them; number and copy. A claim is a stamp of this call's epoch:
-// whoever sets it first gives the row its number among the call's unique rows.
+// Find or insert, in the order of the launches: probe, claim and elect; insert what is
+// not copied; copy and insert. A claim is a stamp of this call's epoch: whoever sets it
+// first gives the row its number among the call's unique rows. Of ids with the same
+// absent key an election names the one that brings it.
 #pragma once  // included by lookup.cu alone
 
-#include "cuda/call_state.cuh"
+#include <cuda/atomic>
+
 #include "cuda/gather_kernels.cuh"
-#include "cuda/new_rows.cuh"
+#include "cuda/insert_kernels.cuh"
+#include "cuda/touch.cuh"
 
 namespace dynemb {
 
@@ -38,49 +41,121 @@ __global__ void StartEmptyLookupKernel(GroupState* group, const int32_t* token, 
 
 // What a probe is to do beside finding rows and claiming them.
 struct ProbeOptions {
-  bool replayable;  // the last lookup may be repeated
-  bool is_first;    // of the launches of the call
-  bool copies;      // the call has outputs, which new rows of copied features wait for
+  bool replayable;      // the last lookup may be repeated
+  bool touches;         // rows of bounded tables are scored
+  bool lengths_passed;  // wrong lengths would have been noticed by now
+  int lookups;          // that the call counts as
+  uint64_t time;        // nanoseconds since 1970
 };
+
+// Lengths that are wrong make the whole call undone. Where rows are scored, this has to
+// be known before.
+__device__ inline void CheckLength(GroupState* group, const FeatureParam& feature, int64_t i) {
+  const int32_t length = feature.lengths[i / feature.bag_length];
+  if (length >= 0 && length <= feature.bag_length) return;
+  if (atomicExch(&group->bad_call, 1) != 0) return;
+  group->error = DeviceError::kBadLengths;
+  group->error_got = length;
+  group->error_expected = static_cast<int32_t>(feature.bag_length);
+}
+
+// One thread an id, as in the probe.
+template <class List>
+__global__ void __launch_bounds__(kThreads)
+    CheckLengthsKernel(const __grid_constant__ List list, LookupScratch scratch,
+                       const int32_t* token) {
+  const FeatureParam& feature = FeatureOfBlock(list);
+  if (feature.padding != Padding::kLengths) return;
+  if (!StartLookup(scratch.group, *token, false, false).run) return;
+  const int64_t i = int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x;
+  if (i < feature.num_ids && i % feature.bag_length == 0) CheckLength(scratch.group, feature, i);
+}
 
 // What a block of the probe adds up before it touches what all blocks share: atomics on
 // one address pass one by one, a warp each would queue for longer than the rows take.
 struct BlockProbe {
   uint32_t uniques, misses, padded;
-  uint32_t first_unique, first_miss;
+  uint32_t first_unique, first_new;
   unsigned long long checksum;
 };
 
-// The rows that a block has met: of equal ones a single thread goes on to the claim.
-// Otherwise all threads with a hot key, tens of thousands, come to its stamp at once.
-inline constexpr uint32_t kSeenSlots = 2 * kThreads;
+// The rows that a block has found, by thread, and for each of some places the last
+// thread that came there. Of threads with one row a single one goes on to the claim:
+// otherwise all threads with a hot key, tens of thousands, come to its stamp at once.
+// Threads of two rows that share a place both go on, which costs time only.
+struct BlockRows {
+  static constexpr uint32_t kPlaces = 2 * kThreads;
 
-// True for the first thread of the block that comes with `row`. slots: row + 1, or 0.
-__device__ inline bool IsFirstOfBlock(int64_t row, unsigned long long* slots) {
-  const unsigned long long mark = static_cast<unsigned long long>(row) + 1;
-  uint32_t slot = static_cast<uint32_t>(Mix64(mark)) % kSeenSlots;
-  for (;; slot = (slot + 1) % kSeenSlots) {
-    const unsigned long long other = atomicCAS(&slots[slot], 0ull, mark);
-    if (other == 0) return true;
-    if (other == mark) return false;
+  int64_t row_of[kThreads];
+  uint32_t last[kPlaces];
+
+  __device__ static uint32_t PlaceOf(int64_t row) {
+    return static_cast<uint32_t>(row) * 0x9E3779B9u >> 23;
   }
-}
+  // All threads call Come with a row or a code, then, behind a barrier, IsRepeated.
+  __device__ void Come(int64_t row) {
+    row_of[threadIdx.x] = row;
+    if (row >= 0) atomicExch(&last[PlaceOf(row)], threadIdx.x);
+  }
+  __device__ bool IsRepeated(int64_t row) const {
+    const uint32_t other = last[PlaceOf(row)];
+    return other != threadIdx.x && row_of[other] == row;
+  }
+};
+static_assert(BlockRows::kPlaces == 1 << (32 - 23));
 
-__device__ inline void BookBlock(BlockProbe* block, CallCounts* counts,
+// misses: new keys, or in a bounded table ids without a row.
+__device__ inline void BookBlock(BlockProbe* block, CallCounts* counts, bool bounded,
                                  const LookupScratch& scratch) {
   const BlockProbe& all = *block;
   if (all.uniques != 0) {
     block->first_unique =
         static_cast<uint32_t>(atomicAdd(&counts->unique, static_cast<int32_t>(all.uniques)));
   }
-  if (all.misses != 0) block->first_miss = atomicAdd(scratch.miss_count, all.misses);
+  if (all.misses != 0) {
+    block->first_new = static_cast<uint32_t>(
+        atomicAdd(bounded ? &counts->missed : &counts->new_rows, static_cast<int32_t>(all.misses)));
+  }
   if (all.padded != 0) atomicAdd(&counts->padded, static_cast<unsigned long long>(all.padded));
   atomicAdd(reinterpret_cast<unsigned long long*>(&scratch.group->ids_checksum), all.checksum);
 }
 
-// One thread an id: finds its row and claims it. Rows are copied by a later kernel: in
-// this one, under the load of the copies, the five reads that follow each other here
-// take longer than both kernels apart (docs/decisions/0006).
+// Who brings an absent key: the id, and the place where its ids have met.
+struct Elected {
+  int64_t id;
+  uint32_t slot;
+};
+
+// Of ids with the same absent key the first one to come, or (`lowest`) the first one of
+// the call, which is known once all have come.
+template <class Tables>
+__device__ Elected Elect(const Tables& tables, const LookupScratch& scratch, int call_table,
+                         int64_t id, Key key, bool lowest) {
+  using Word = cuda::atomic_ref<uint64_t, cuda::thread_scope_device>;
+  scratch.new_keys[id] = key;
+  const uint64_t mine = static_cast<uint64_t>(scratch.epoch) << 32 | static_cast<uint64_t>(id);
+  const int64_t first = tables.first_id[call_table];
+  const int64_t end = first + tables.unique_capacity[call_table];
+  uint32_t slot = static_cast<uint32_t>(
+      Mix64(HashKey(key).bits + static_cast<uint64_t>(tables.table[call_table])));
+  for (;; ++slot) {
+    slot &= scratch.election_mask;
+    Word word(scratch.elections[slot]);
+    uint64_t seen = word.load(cuda::memory_order_acquire);
+    while (seen >> 32 != scratch.epoch) {
+      if (word.compare_exchange_weak(seen, mine, cuda::memory_order_acq_rel)) return {id, slot};
+    }
+    const int64_t other = static_cast<int64_t>(seen & 0xFFFFFFFFu);
+    if (other < first || other >= end || scratch.new_keys[other] != key) continue;
+    if (lowest && id < other) word.fetch_min(mine, cuda::memory_order_acq_rel);
+    return {other, slot};
+  }
+}
+
+// One thread an id: finds its row and claims it, or elects who brings its key. Rows are
+// copied by a later kernel: in this one, under the load of the copies, the five reads
+// that follow each other here take longer than both kernels apart
+// (docs/decisions/0006).
 template <class List, class Tables>
 __global__ void __launch_bounds__(kThreads)
     ProbeKernel(const __grid_constant__ List list, const __grid_constant__ Tables tables,
@@ -94,107 +169,94 @@ __global__ void __launch_bounds__(kThreads)
   const Key key = in_range ? LoadKeyOnDevice(feature, i) : 0;
 
   // One read for the block: all of its threads go the same way.
-  __shared__ bool run;
+  __shared__ LookupStart start;
   __shared__ BlockProbe block;
-  __shared__ unsigned long long seen[kSeenSlots];
-  for (uint32_t s = threadIdx.x; s < kSeenSlots; s += kThreads) seen[s] = 0;
+  __shared__ BlockRows met;
   if (threadIdx.x == 0) {
     block = {};
-    run = StartLookup(scratch.group, *token, options.replayable, blockIdx.x == 0).run;
+    start = StartLookup(scratch.group, *token, options.replayable, blockIdx.x == 0);
+    if (options.lengths_passed && scratch.group->bad_call != 0) start.run = false;
   }
   __syncthreads();
-  if (!run) return;
-  if (options.is_first) {
-    for (uint32_t slot = blockIdx.x * kThreads + threadIdx.x; slot <= scratch.miss_mask;
-         slot += gridDim.x * kThreads) {
-      scratch.miss_slots[slot] = 0;
-    }
-  }
+  if (!start.run) return;
 
+  const bool bounded = table.scores != nullptr;
   int64_t row = kRowPadded;
+  SlotRef at{BucketIndex{0}, -1};
   uint64_t check = 0;
+  Elected elected{-1, 0};
   if (in_range) {
     if (feature.padding == Padding::kLengths && i % feature.bag_length == 0) {
-      const int32_t length = feature.lengths[i / feature.bag_length];
-      if (length < 0 || length > feature.bag_length) {
-        if (atomicExch(&scratch.group->bad_call, 1) == 0) {
-          scratch.group->error = DeviceError::kBadLengths;
-          scratch.group->error_got = length;
-          scratch.group->error_expected = static_cast<int32_t>(feature.bag_length);
-        }
-      }
+      CheckLength(scratch.group, feature, i);
     }
     const uint64_t place = (static_cast<uint64_t>(id) + 1) * 0x9E3779B97F4A7C15ull;
     check = place;
     if (IsMeant(feature, i)) {
       const KeyHash hash = HashKey(key);
       check = Mix64(hash.bits + place + static_cast<uint64_t>(feature.table));
-      row = FindRowOnDevice(table.index, hash, key);
-      if (row < 0) row = kRowWaits;
+      const FoundEntry found = FindOnDevice(table.index, hash, key);
+      row = found.row;
+      at = found.at;
+      if (row < 0) {
+        elected = Elect(tables, scratch, feature.call_table, id, key, bounded);
+        row = kSameKey - elected.id;
+      }
     }
   }
 
   // Hits: the first one to stamp the row with this epoch numbers it.
   bool first = false;
   uint64_t* stamp = table.stamps + (row >= 0 ? row : 0);
-  if (row >= 0 && IsFirstOfBlock(row, seen)) {
+  met.Come(row);
+  __syncthreads();
+  if (row >= 0 && !met.IsRepeated(row)) {
     const unsigned long long old = *reinterpret_cast<volatile unsigned long long*>(stamp);
     if (old >> 32 != scratch.epoch) {
       first = atomicCAS(reinterpret_cast<unsigned long long*>(stamp), old,
                         static_cast<unsigned long long>(scratch.epoch) << 32) == old;
     }
   }
-  const bool missed = row == kRowWaits;
+  if (bounded && options.touches && !start.may_replay) {
+    const int64_t slot =
+        row >= 0 ? static_cast<int64_t>(at.bucket) * kScoresPerBucket + at.slot : -1;
+    const uint64_t value = slot < 0 ? 0
+                                    : TouchValue(table, scratch.states[feature.table], feature, i,
+                                                 options.lookups, options.time);
+    TouchOnDevice(table, slot, first, value);
+  }
+  const bool missed = elected.id >= 0 && (bounded || elected.id == id);
   const unsigned padded = __ballot_sync(kFullWarp, in_range && row == kRowPadded);
   uint32_t unique = WarpAllocate(first, &block.uniques);
-  uint32_t miss = WarpAllocate(missed, &block.misses);
+  uint32_t nth = WarpAllocate(missed, &block.misses);
   const unsigned long long warp_check = WarpSum(static_cast<unsigned long long>(check));
   if (Lane() == 0) {
     atomicAdd(&block.checksum, warp_check);
     if (padded != 0) atomicAdd(&block.padded, static_cast<uint32_t>(__popc(padded)));
   }
   __syncthreads();
-  if (threadIdx.x == 0) BookBlock(&block, &counts, scratch);
+  if (threadIdx.x == 0) BookBlock(&block, &counts, bounded, scratch);
   __syncthreads();
   unique += block.first_unique;
-  miss += block.first_miss;
+  nth += block.first_new;
   if (first) {
     tables.unique_rows[feature.call_table][unique] = row;
     *stamp = static_cast<uint64_t>(scratch.epoch) << 32 | unique;
   }
-  const bool copied = options.copies && feature.combiner == Combiner::kNone;
-  if (missed) {
-    scratch.misses[miss] = {key,
-                            static_cast<uint32_t>(id),
-                            feature.table,
-                            feature.call_table,
-                            static_cast<int32_t>(miss),
-                            kRowRefused,
-                            copied ? feature.rows_out + i * table.layout.dim : nullptr};
-    row = kRowWaits - int64_t{miss};
-  }
+  if (missed) row = bounded ? kSlot - int64_t{elected.slot} : kNewRow - int64_t{nth};
   if (in_range) scratch.rows[id] = row;
 }
 
 // Row numbers of a training lookup, once absent keys are rows; also writes the id's
 // position among the unique rows.
+template <class Tables>
 struct TrainRows {
   LookupScratch scratch;
+  Tables tables;
 
   __device__ bool Poisoned() const { return !Runs(*scratch.group); }
   __device__ int64_t Resolve(const TableView&, const FeatureParam& feature, int64_t i) const {
-    return ResolvedRow(scratch, scratch.rows[feature.first_id + i]);
-  }
-  template <int N>
-  __device__ void Resolve(const TableView&, const FeatureParam& feature, int64_t first, int64_t end,
-                          int64_t (&rows)[N]) const {
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-      const int64_t i = first + 32 * n;
-      rows[n] = i < end ? scratch.rows[feature.first_id + i] : int64_t{kRowPadded};
-    }
-#pragma unroll
-    for (int n = 0; n < N; ++n) rows[n] = ResolvedRow(scratch, rows[n]);
+    const int64_t code = scratch.rows[feature.first_id + i];
+    return dynemb::Resolve(tables, scratch, feature.call_table, code).row;
   }
   __device__ int32_t NumberOf(const TableView& table, int64_t row) const {
     return row >= 0 ? static_cast<int32_t>(table.stamps[row] & 0xFFFFFFFFu)
@@ -216,10 +278,10 @@ struct TrainRows {
 };
 
 // Numbers the ids of copied features and copies their rows. New rows are made here, in
-// the table by the id that inserted the key and in the output by all of its ids.
-template <class List>
+// the table by the id that brings the key and in the output by all of its ids.
+template <class List, class Tables>
 __global__ void __launch_bounds__(kThreads, 4)
-    CopyKernel(const __grid_constant__ List list, TrainRows rows) {
+    CopyKernel(const __grid_constant__ List list, const __grid_constant__ TrainRows<Tables> rows) {
   __shared__ RingMemory<kThreads, kGatherStages, 1> memory;
   const LookupScratch& scratch = rows.scratch;
   const FeatureParam& feature = FeatureOfBlock(list);
@@ -234,14 +296,21 @@ __global__ void __launch_bounds__(kThreads, 4)
     PoisonRows(table, feature, first, max(int64_t{0}, min(int64_t{32}, feature.num_ids - first)));
     return;
   }
-  const int64_t row = ResolvedRow(scratch, probed);
+  const ResolvedId resolved = Resolve(rows.tables, scratch, feature.call_table, probed);
+  const int64_t row = resolved.row;
+  const bool brings = row >= 0 && (IsNewRow(probed) || IsMadeRow(probed));
+  const bool is_new = brings || (row >= 0 && IsSameKey(probed));
+  if (brings && resolved.nth >= 0) {
+    PlaceNewKey(rows.tables, scratch, feature, feature.first_id + i, resolved);
+  }
   // Loaded before the copies, stored behind them.
-  const int32_t number = rows.NumberOf(table, row);
+  const int32_t number = resolved.nth < 0 ? rows.NumberOf(table, row)
+                                          : scratch.counts[feature.call_table].unique +
+                                                static_cast<int32_t>(resolved.nth);
   IdCounts counts;
   counts.missing = static_cast<unsigned>(__popc(__ballot_sync(kFullWarp, row == kRowRefused)));
   rows.Count(feature, counts);
   const unsigned absent = __ballot_sync(kFullWarp, is_id && row < 0);
-  const bool is_new = probed <= kRowWaits && row >= 0;
   WriteRows(memory.Mine(), table, feature, first, is_new ? int64_t{kRowPadded} : row, absent, row);
   const unsigned fresh = __ballot_sync(kFullWarp, is_new);
   if (fresh != 0) {
@@ -249,9 +318,8 @@ __global__ void __launch_bounds__(kThreads, 4)
     NewRow* new_rows = reinterpret_cast<NewRow*>(memory.OfWarp());
     __syncwarp();
     if (is_new) {
-      const int64_t m = kRowWaits - probed;
-      const Miss& miss = scratch.misses[m];
-      new_rows[RankAmong(fresh)] = {miss.key, miss.winner == m ? table.Row(row) : nullptr,
+      new_rows[RankAmong(fresh)] = {scratch.new_keys[feature.first_id + i],
+                                    brings ? table.Row(row) : nullptr,
                                     feature.rows_out + i * table.layout.dim};
     }
     __syncwarp();

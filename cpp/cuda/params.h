@@ -15,12 +15,13 @@ struct FeatureParam {
   const int32_t* lengths;
   const uint8_t* mask;
   const float* weights;
-  float* rows_out;
-  int32_t* index_out;  // null in a find
+  const uint64_t* scores;  // null: none are given
+  float* rows_out;         // null: the call returns no rows
+  int32_t* index_out;      // null in a find
   int64_t num_ids;
   int64_t num_outputs;  // rows returned: ids, or bags where pooled
   int64_t bag_length;
-  int64_t first_id;      // of the feature among all ids of the call
+  int64_t first_id;      // of the feature among all ids of the call, those of a table side by side
   uint32_t first_block;  // of the feature among the blocks of a launch
   int32_t table;
   int32_t call_table;  // position of the table among those of the call
@@ -46,7 +47,8 @@ template <size_t N>
 struct CallTablesOf {
   int64_t* unique_rows[N];     // an output: [ids of the table]
   int64_t unique_capacity[N];  // ids of the table
-  int64_t room[N];             // new rows that have room
+  int64_t first_id[N];         // of them among all ids of the call
+  int64_t room[N];             // new rows that have room, as far as the host knows
   int32_t table[N];            // position in the group
   int count;
 };
@@ -67,6 +69,7 @@ CallTablesOf<N> Few(const CallTables& tables) {
   for (int i = 0; i < tables.count; ++i) {
     few.unique_rows[i] = tables.unique_rows[i];
     few.unique_capacity[i] = tables.unique_capacity[i];
+    few.first_id[i] = tables.first_id[i];
     few.room[i] = tables.room[i];
     few.table[i] = tables.table[i];
   }
@@ -101,35 +104,34 @@ void WithFew(const FeatureList& list, const CallTables& tables, Body&& body) {
   }
 }
 
-// An id whose key has no row yet.
-struct Miss {
-  Key key;
-  uint32_t id;  // among all ids of the call
-  int32_t table;
-  int32_t call_table;
-  int32_t winner;  // the miss of the same key that inserts it
-  int64_t row;     // what the winner got
-  float* row_out;  // where its row goes, if it is copied; null: the insertion writes it
-};
-
-// What the row array holds beside row numbers; kRowWaits - m: see miss m.
+// What the row array holds beside row numbers. Of ids whose keys have no row yet:
+//   kNewRow - n   brings the new key number n of its table
+//   kSameKey - i  its key is that of id i, which brings it
+//   kSlot - s     bounded tables, at first: has met the ids of its key in election s
+//   kMadeRow - r  bounded tables, in the end: has brought its key, which has row r
 inline constexpr int64_t kRowPadded = kPadded;
 inline constexpr int64_t kRowRefused = kRefused;
-inline constexpr int64_t kRowWaits = -16;
+inline constexpr int64_t kNewRow = -16;
+inline constexpr int64_t kSameKey = -(int64_t{1} << 40);
+inline constexpr int64_t kSlot = -(int64_t{1} << 41);
+inline constexpr int64_t kMadeRow = -(int64_t{1} << 50);
+DYNEMB_HD bool IsNewRow(int64_t code) { return code <= kNewRow && code > kSameKey; }
+DYNEMB_HD bool IsSameKey(int64_t code) { return code <= kSameKey && code > kSlot; }
+DYNEMB_HD bool IsSlot(int64_t code) { return code <= kSlot && code > kMadeRow; }
+DYNEMB_HD bool IsMadeRow(int64_t code) { return code <= kMadeRow; }
 
-// Scratch and state of one lookup; all in device memory. counts and miss_count are
-// zero between calls.
+// Scratch and state of one lookup; all in device memory. counts are zero between calls.
 struct LookupScratch {
   GroupState* group;
   const TableView* tables;
-  TableState* states;    // [tables of the group]
-  CallCounts* counts;    // [tables of the call]
-  int64_t* rows;         // [ids]
-  Miss* misses;          // [ids]
-  uint32_t* miss_count;  // [1]
-  uint32_t miss_mask;
-  // Cleared by the first launch of the probe, read by those after it.
-  int32_t* miss_slots;  // [miss_mask + 1], miss + 1, 0: empty
+  TableState* states;  // [tables of the group]
+  CallCounts* counts;  // [tables of the call]
+  int64_t* rows;       // [ids]
+  Key* new_keys;       // [ids]: of those whose key has no row yet
+  // Where ids of one absent key meet: epoch << 32 | the id that brings it. Words of
+  // earlier epochs are empty, so nobody clears them.
+  uint64_t* elections;  // [election_mask + 1]
+  uint32_t election_mask;
   uint32_t epoch;
 };
 

@@ -91,12 +91,17 @@ struct UpdateScratch {
 struct HeaderList {
   const int32_t* headers[kMaxFeatures];
   int count;
+  // Tables that may have given the rows of a lookup to other keys, and which lookup.
+  int32_t evicting[kMaxFeatures];
+  int32_t header_of[kMaxFeatures];
+  int num_evicting;
 };
 
 // One thread decides whether the update is to be done; all clear its counters.
 __global__ void __launch_bounds__(kThreads)
-    BeginUpdateKernel(GroupState* group, const int32_t* token,
-                      const __grid_constant__ HeaderList list, uint4* counters, int64_t size) {
+    BeginUpdateKernel(GroupState* group, const TableState* states, const int32_t* token,
+                      uint32_t epoch, const __grid_constant__ HeaderList list, uint4* counters,
+                      int64_t size) {
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   for (int64_t i = thread; i < size; i += int64_t{gridDim.x} * kThreads) {
     counters[i] = make_uint4(0, 0, 0, 0);
@@ -105,10 +110,21 @@ __global__ void __launch_bounds__(kThreads)
   group->token = *token;
   group->run = group->error == DeviceError::kNone && *token == group->version;
   for (int i = 0; i < list.count && group->run != 0; ++i) {
-    if (list.headers[i][kHeaderGeneration] != group->generation) {
+    const uint32_t looked = static_cast<uint32_t>(list.headers[i][kHeaderGeneration]);
+    if (looked == 0 || looked > epoch || looked <= group->last_erase_epoch) {
       group->run = 0;
       group->error = DeviceError::kStaleActs;
     }
+  }
+  for (int i = 0; i < list.num_evicting && group->run != 0; ++i) {
+    const int32_t table = list.evicting[i];
+    const int32_t* header = list.headers[list.header_of[i]];
+    if (states[table].last_evicted_epoch < static_cast<uint32_t>(header[kHeaderGeneration])) {
+      continue;
+    }
+    group->run = 0;
+    group->error = DeviceError::kReleased;
+    group->error_got = table;
   }
 }
 
@@ -138,16 +154,17 @@ __device__ inline int64_t BlockAllocate(bool wanted, uint32_t* counter) {
 __global__ void __launch_bounds__(kThreads)
     MergeKernel(UpdateScratch scratch, int32_t table, const int64_t* rows, int64_t capacity,
                 const int32_t* filled, uint32_t epoch, int32_t* merged, int64_t* merged_rows,
-                uint32_t* count) {
+                uint64_t* former, uint32_t* count) {
   if (scratch.group->run == 0) return;
   const TableView& view = scratch.tables[table];
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int64_t row = i < min(capacity, int64_t{*filled}) ? rows[i] : -1;
   bool first = false;
+  unsigned long long old = 0;
   unsigned long long* stamp =
       reinterpret_cast<unsigned long long*>(view.stamps + (row >= 0 ? row : 0));
   if (row >= 0) {
-    const unsigned long long old = *reinterpret_cast<volatile unsigned long long*>(stamp);
+    old = *reinterpret_cast<volatile unsigned long long*>(stamp);
     if (old >> 32 != epoch) {
       first = atomicCAS(stamp, old, static_cast<unsigned long long>(epoch) << 32) == old;
     }
@@ -156,6 +173,7 @@ __global__ void __launch_bounds__(kThreads)
   if (first) {
     *stamp = static_cast<unsigned long long>(epoch) << 32 | static_cast<unsigned>(position);
     merged_rows[position] = row;
+    if (former != nullptr) former[position] = old;
     merged[i] = static_cast<int32_t>(position);
   } else if (i < capacity) {
     merged[i] = -1;  // resolved once all stamps of this launch are final
@@ -169,6 +187,17 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < min(capacity, int64_t{*filled})) {
     merged[i] = static_cast<int32_t>(scratch.tables[table].stamps[rows[i]] & 0xFFFFFFFFu);
+  }
+}
+
+// Bounded tables: an update is no claim, pins stay as they were.
+__global__ void __launch_bounds__(kThreads)
+    RestoreStampsKernel(UpdateScratch scratch, int32_t table, const int64_t* merged_rows,
+                        const uint64_t* former, int64_t capacity, const uint32_t* count) {
+  if (scratch.group->run == 0) return;
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < min(capacity, int64_t{*count})) {
+    scratch.tables[table].stamps[merged_rows[i]] = former[i];
   }
 }
 

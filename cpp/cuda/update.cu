@@ -26,13 +26,20 @@ struct UpdatedCounts {
 template <class Counts>
 __global__ void __launch_bounds__(kEndThreads)
     EndUpdateKernel(GroupState* group, TableState* states, const int32_t* step,
-                    const __grid_constant__ Counts updated, int32_t* token_out,
+                    const __grid_constant__ Counts updated, const __grid_constant__ HeaderList list,
+                    uint32_t* outstanding, int64_t max_outstanding, int32_t* token_out,
                     SnapshotTarget snapshot) {
   const bool runs = group->run != 0;
   for (int t = static_cast<int>(threadIdx.x); runs && t < updated.count; t += kEndThreads) {
     TableCounters& counters = states[updated.table[t]].counters;
     counters.updates += 1;
     counters.updated_rows += *updated.counts[t];
+  }
+  for (int64_t k = threadIdx.x; runs && k < max_outstanding; k += kEndThreads) {
+    for (int i = 0; i < list.count; ++i) {
+      const uint32_t looked = static_cast<uint32_t>(list.headers[i][kHeaderGeneration]);
+      if (outstanding[k] == looked) outstanding[k] = 0;
+    }
   }
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -114,6 +121,15 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
     const LookupResidual& lookup = batch.lookups[l];
     headers.headers[headers.count++] = lookup.header;
     for (size_t t = 0; t < lookup.tables.size(); ++t) {
+      if (configs()[static_cast<size_t>(lookup.tables[t])].on_full == OnFull::kEvict) {
+        if (headers.num_evicting == kMaxFeatures) {
+          return InvalidArgument("apply_gradients got more than ", kMaxFeatures,
+                                 " lookups of tables that evict, which is not possible in one "
+                                 "update on a GPU; apply them in parts.");
+        }
+        headers.evicting[headers.num_evicting] = lookup.tables[t];
+        headers.header_of[headers.num_evicting++] = static_cast<int32_t>(l);
+      }
       lists.push_back({lookup.unique_rows[t], lookup.unique_capacity[t],
                        lookup.header + kHeaderCounts + t, lookup.tables[t], l});
     }
@@ -219,14 +235,17 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
   const size_t scan = plan.Add<std::byte>(static_cast<int64_t>(scan_bytes));
   std::vector<size_t> scales;
   for (const BagFeature& bag : bags) scales.push_back(plan.Add<float>(bag.num_bags));
-  std::vector<size_t> merged, merged_rows(tables_.size(), 0);
+  std::vector<size_t> merged, merged_rows(tables_.size(), 0), former(tables_.size(), 0);
   for (const RowList& list : lists) {
     const bool merges = list_count[static_cast<size_t>(list.table)] > 1;
     merged.push_back(plan.Add<int32_t>(merges ? list.capacity : 0));
   }
   for (int p = 0; p < parts.count; ++p) {
     const size_t at = static_cast<size_t>(parts.tables[p].table);
-    if (list_count[at] > 1) merged_rows[at] = plan.Add<int64_t>(parts.tables[p].capacity);
+    if (list_count[at] <= 1) continue;
+    merged_rows[at] = plan.Add<int64_t>(parts.tables[p].capacity);
+    const bool bounded = configs()[at].score != ScoreKind::kNone;
+    former[at] = plan.Add<uint64_t>(bounded ? parts.tables[p].capacity : 0);
   }
   DYNEMB_RETURN_IF_ERROR(plan.Allocate(exec));
 
@@ -247,7 +266,7 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
 
   const int64_t zeroed = static_cast<int64_t>(zeroed_bytes / sizeof(uint4));
   BeginUpdateKernel<<<std::min(Blocks(zeroed), 4 * num_sms_), kThreads, 0, stream>>>(
-      group_, token.in, headers, plan.At<uint4>(counts), zeroed);
+      group_, states_, token.in, epoch_, headers, plan.At<uint4>(counts), zeroed);
 
   // Several lookups of one table: number their rows together.
   for (int p = 0; p < parts.count; ++p) {
@@ -257,6 +276,8 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
     const uint32_t epoch = NextEpoch(exec);
     uint32_t* count = plan.At<uint32_t>(merged_count) + at;
     int64_t* rows = plan.At<int64_t>(merged_rows[at]);
+    const bool bounded = configs()[at].score != ScoreKind::kNone;
+    uint64_t* stamps = bounded ? plan.At<uint64_t>(former[at]) : nullptr;
     for (int pass = 0; pass < 2; ++pass) {
       for (size_t i = 0; i < lists.size(); ++i) {
         const RowList& list = lists[i];
@@ -264,12 +285,16 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
         if (pass == 0) {
           MergeKernel<<<Blocks(list.capacity), kThreads, 0, stream>>>(
               s, list.table, list.rows, list.capacity, list.filled, epoch,
-              plan.At<int32_t>(merged[i]), rows, count);
+              plan.At<int32_t>(merged[i]), rows, stamps, count);
         } else {
           ResolveMergedKernel<<<Blocks(list.capacity), kThreads, 0, stream>>>(
               s, list.table, list.rows, list.capacity, list.filled, plan.At<int32_t>(merged[i]));
         }
       }
+    }
+    if (bounded && part.capacity > 0) {
+      RestoreStampsKernel<<<Blocks(part.capacity), kThreads, 0, stream>>>(
+          s, part.table, rows, stamps, part.capacity, count);
     }
     part.unique_rows = rows;
     updated.counts[p] = reinterpret_cast<const int32_t*>(count);
@@ -327,7 +352,8 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
   SnapshotTarget snapshot;
   DYNEMB_RETURN_IF_ERROR(snapshots_.Reserve(stream, &snapshot));
   EndUpdateKernel<UpdatedCounts>
-      <<<1, kEndThreads, 0, stream>>>(group_, states_, batch.step, updated, token.out, snapshot);
+      <<<1, kEndThreads, 0, stream>>>(group_, states_, batch.step, updated, headers, outstanding_,
+                                      max_outstanding(), token.out, snapshot);
   return CudaStatus(cudaGetLastError(), "update");
 }
 

@@ -1,18 +1,15 @@
 #include "table/backend.h"
 
 namespace dynemb {
-namespace {
 
-Status NotHere() {
-  return MakeStatus(StatusCode::kConfig,
-                    "erase_if, clear and drain_evicted are not available on this device yet; run "
-                    "with JAX_PLATFORMS=cpu.");
+Status ReleasedLookup(const TableConfig& config) {
+  return MakeStatus(
+      StatusCode::kTooManyOutstanding, "apply_gradients: table '", config.name,
+      "' no longer keeps rows for these acts, and has evicted some since that may be theirs: the "
+      "max_outstanding=",
+      config.max_outstanding,
+      " latest lookups may wait for their update, and these acts are older or were applied before; "
+      "apply them sooner, or raise max_outstanding in dynemb_jax.create.");
 }
-
-}  // namespace
-
-Status Backend::EraseBelow(int32_t, int, uint64_t, int32_t*) { return NotHere(); }
-Status Backend::Clear(int32_t, int, int32_t*) { return NotHere(); }
-Status Backend::DrainEvicted(int, EvictedKeys*) { return NotHere(); }
 
 }  // namespace dynemb

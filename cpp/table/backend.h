@@ -31,6 +31,9 @@ struct TokenPair {
 // How far Renew moves: more than programs can be queued.
 inline constexpr uint32_t kRenewStep = 1u << 16;
 
+// kTooManyOutstanding: acts whose rows the table keeps no longer, and may have given away.
+Status ReleasedLookup(const TableConfig& config);
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -54,12 +57,11 @@ class Backend {
   virtual Status Renew(int32_t* version) = 0;
   virtual Status Stats(std::vector<TableStats>* stats) = 0;
 
-  // Host calls of backends that have bounded tables. The first two change the
-  // group, from version `from` to *to.
-  virtual Status EraseBelow(int32_t from, int table, uint64_t score, int32_t* to);
-  virtual Status Clear(int32_t from, int table, int32_t* to);
+  // The first two change the group, from version `from` to *to.
+  virtual Status EraseBelow(int32_t from, int table, uint64_t score, int32_t* to) = 0;
+  virtual Status Clear(int32_t from, int table, int32_t* to) = 0;
   // Moves what has been recorded since the last call out of the table.
-  virtual Status DrainEvicted(int table, EvictedKeys* evicted);
+  virtual Status DrainEvicted(int table, EvictedKeys* evicted) = 0;
 
   const std::vector<TableConfig>& configs() const { return configs_; }
 

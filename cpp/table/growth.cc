@@ -8,7 +8,7 @@ namespace {
 // Rows that fit beside `num_buckets` buckets; negative: not even the buckets.
 int64_t RowsWithin(const TableConfig& config, uint64_t num_buckets) {
   if (config.max_bytes < 0) return kMaxRows;
-  Bytes left = config.max_bytes - static_cast<Bytes>(num_buckets) * kBytesPerBucket;
+  Bytes left = config.max_bytes - static_cast<Bytes>(num_buckets) * BucketBytes(config);
   return left < 0 ? -1 : left / RowBytes(config);
 }
 
@@ -37,8 +37,19 @@ int64_t RowLimit(uint64_t num_buckets, double max_load) {
 }
 
 Bytes RoomBytes(const TableConfig& config, const Room& room) {
-  return static_cast<Bytes>(room.num_buckets) * kBytesPerBucket +
+  return static_cast<Bytes>(room.num_buckets) * BucketBytes(config) +
          room.row_capacity * RowBytes(config);
+}
+
+Status FullTable(const TableConfig& config, const Room& now, int64_t rows, int64_t new_rows,
+                 int64_t granted) {
+  const bool by_rows = config.max_rows >= 0 && rows + granted >= config.max_rows;
+  const char* limit = by_rows ? "max_rows" : "max_bytes";
+  return TableFull("table '", config.name, "' is full: it holds ", rows, " rows in ",
+                   RoomBytes(config, now), " bytes, ", new_rows, " new keys came and ", granted,
+                   " of them fit into ", limit, "=", by_rows ? config.max_rows : config.max_bytes,
+                   "; raise ", limit, ", erase keys, or set on_full=\"drop\"",
+                   config.score == ScoreKind::kNone ? "" : " or \"evict\"", ".");
 }
 
 RoomPlan PlanRoom(const TableConfig& config, const Room& now, int64_t rows, int64_t new_rows) {

@@ -12,14 +12,15 @@
 namespace dynemb {
 
 // Bytes that one row takes beside the index: its numbers and its stamp.
-inline Bytes RowBytes(const RowLayout& layout) {
-  return layout.StrideBytes() + static_cast<Bytes>(sizeof(uint64_t));
+inline Bytes RowBytes(const TableConfig& config) {
+  return config.Layout().StrideBytes() + static_cast<Bytes>(sizeof(uint64_t));
 }
 
-// The same of a table, with the score of a bounded one.
-inline Bytes RowBytes(const TableConfig& config) {
-  const Bytes score = config.score == ScoreKind::kNone ? 0 : sizeof(uint64_t);
-  return RowBytes(config.Layout()) + score;
+// Bytes of one bucket, with the scores of a bounded table. (In host memory scores lie
+// beside the rows, and take less.)
+inline Bytes BucketBytes(const TableConfig& config) {
+  const Bytes scores = config.score == ScoreKind::kNone ? 0 : kScoresPerBucket * sizeof(uint64_t);
+  return kBytesPerBucket + scores;
 }
 
 // Rows that `num_buckets` buckets may hold at the load limit; at least 1.
@@ -37,6 +38,10 @@ struct RoomPlan {
   Room room;        // what to grow to, never smaller than what is there
   int64_t granted;  // of the new rows asked for; fewer only if the budget ends
 };
+
+// kTableFull: `new_rows` came and `granted` of them fit.
+Status FullTable(const TableConfig& config, const Room& now, int64_t rows, int64_t new_rows,
+                 int64_t granted);
 
 // Room for `rows` present and `new_rows` more. The index doubles as often as the
 // load limit asks; rows grow by an eighth or by what is needed, whichever is more;

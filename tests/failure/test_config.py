@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import dynemb_jax as dj
-from dynemb_jax.group import refuse_eviction
 
 BAD = {
     "dim zero": ({"dim": 0}, "dim"),
@@ -96,14 +95,6 @@ def test_a_policy_means_evict_and_none_means_error():
     assert dj.TableConfig("items", 4).on_full == "error"
     assert dj.TableConfig("items", 4, eviction=policy).on_full == "evict"
     assert dj.TableConfig("items", 4, eviction=policy, on_full="drop").on_full == "drop"
-
-
-def test_eviction_on_a_gpu_is_not_there_yet_and_says_so():
-    tables = (dj.TableConfig("items", 4, eviction=dj.eviction.lru(max_rows=10)),)
-
-    refuse_eviction("cpu", tables)
-    with pytest.raises(NotImplementedError, match=r"items.*eviction.*JAX_PLATFORMS=cpu"):
-        refuse_eviction("gpu", tables)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, None, 1 << 20])

@@ -1,0 +1,199 @@
+// New keys of bounded tables get rows, their own or those of victims.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "cuda/bounded_rounds.cuh"
+#include "cuda/cuda_backend.h"
+#include "cuda/scratch.h"
+#include "cuda/touch.cuh"
+#include "memory/cuda_check.h"
+
+namespace dynemb {
+namespace {
+
+// Blocks of a multiprocessor that are beside each other in a launch together.
+constexpr unsigned kBlocksPerSm = 4;
+
+std::atomic<bool> cooperative_allowed{true};
+
+// Of the lookups whose updates are to come, and this one, the first epoch. All threads.
+__device__ uint32_t OldestPinned(const LookupScratch& s, const BoundedScratch& b) {
+  __shared__ uint32_t oldest;
+  if (threadIdx.x == 0) oldest = s.epoch;
+  __syncthreads();
+  // A lookup releases the one that was max_outstanding lookups ago, whose place it takes.
+  const int64_t released = b.lookups == 0 ? -1 : s.group->lookups % b.max_outstanding;
+  for (int64_t k = threadIdx.x; k < b.max_outstanding; k += kThreads) {
+    const uint32_t epoch = b.outstanding[k];
+    if (epoch != 0 && k != released) atomicMin(&oldest, epoch);
+  }
+  __syncthreads();
+  return oldest;
+}
+
+// Numbers the rows of new keys behind those that the probe has claimed.
+template <class Tables>
+__device__ void NumberNewRows(const Tables& tables, const LookupScratch& s, const BoundedScratch& b,
+                              uint32_t count) {
+  for (uint32_t base = blockIdx.x * kThreads; base < count; base += gridDim.x * kThreads) {
+    const uint32_t number = base + threadIdx.x;
+    OpenKey open{};
+    int64_t row = kRowRefused;
+    if (number < count) {
+      open = b.keys[number];
+      row = __ldcg(b.outcomes + number);
+    }
+    const bool made = row >= 0;
+    const int32_t first_table = b.keys[base].call_table;
+    const int32_t nth =
+        BlockTakeOfTable(made, open.call_table, first_table, s.counts, &CallCounts::made);
+    bool evicting = false;
+    if (made) {
+      const CallCounts& counts = s.counts[open.call_table];
+      const TableView& table = s.tables[tables.table[open.call_table]];
+      const uint32_t unique = static_cast<uint32_t>(counts.unique + nth);
+      tables.unique_rows[open.call_table][unique] = row;
+      table.stamps[row] = static_cast<uint64_t>(s.epoch) << 32 | unique;
+      evicting =
+          int64_t{number} - (INT32_MAX - counts.first_new) >= FreeRows(tables, s, open.call_table);
+    }
+    BlockTakeOfTable(evicting, open.call_table, first_table, s.counts, &CallCounts::evicted);
+    if (number < count) s.rows[open.id] = made ? kMadeRow - row : int64_t{kRowRefused};
+  }
+}
+
+// Puts evictions on record, in order, as long as there is place: by one block.
+template <class Tables>
+__device__ void RecordEvicted(const Tables& tables, const LookupScratch& s,
+                              const BoundedScratch& b) {
+  using Scan = cub::BlockScan<uint32_t, kThreads>;
+  __shared__ typename Scan::TempStorage storage;
+  for (int t = 0; t < tables.count; ++t) {
+    const TableView& table = s.tables[tables.table[t]];
+    TableState& state = s.states[tables.table[t]];
+    const CallCounts& counts = s.counts[t];
+    if (table.record_limit == 0 || counts.evicted == 0) continue;
+    const int64_t first = INT32_MAX - counts.first_new;
+    const int64_t end = first + counts.new_rows;
+    int64_t recorded = state.recorded;
+    const int64_t before = recorded;
+    __syncthreads();
+    for (int64_t base = first + FreeRows(tables, s, t); base < end; base += kThreads) {
+      if (recorded >= table.record_limit) break;
+      const int64_t number = base + threadIdx.x;
+      const bool evicting = number < end && __ldcg(b.outcomes + number) >= 0;
+      uint32_t place = 0, sum = 0;
+      Scan(storage).ExclusiveSum(evicting ? 1u : 0u, place, sum);
+      if (evicting && recorded + place < table.record_limit) {
+        table.recorded[recorded + place] = b.evicted[number];
+      }
+      recorded += sum;
+      __syncthreads();
+    }
+    if (threadIdx.x == 0) {
+      state.recorded = min(recorded, table.record_limit);
+      state.record_lost += int64_t{counts.evicted} - (state.recorded - before);
+    }
+    __syncthreads();
+  }
+}
+
+template <bool kTogether, class Tables>
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+    InsertBoundedKernel(const __grid_constant__ Tables tables, LookupScratch s, BoundedScratch b,
+                        int64_t num_ids) {
+  bool missed = false;
+  for (int t = 0; t < tables.count; ++t) missed = missed || s.counts[t].missed != 0;
+  if (!missed || !Runs(*s.group)) return;
+  if (s.group->may_replay != 0) {
+    // What has no row now was refused the first time.
+    for (int64_t id = int64_t{blockIdx.x} * kThreads + threadIdx.x; id < num_ids;
+         id += int64_t{gridDim.x} * kThreads) {
+      if (IsSlot(s.rows[id])) s.rows[id] = kRowRefused;
+    }
+    return;
+  }
+  if (blockIdx.x == 0 && threadIdx.x < 3) b.left[threadIdx.x] = 0;
+  const Bounds bounds{OldestPinned(s, b)};
+  const uint32_t count = ListNewKeys<kTogether>(tables, s, b, num_ids);
+  SyncGrid<kTogether>();
+  TakeAllTurns<kTogether>(tables, s, b, bounds, count);
+  NumberNewRows(tables, s, b, count);
+  if (b.evicted == nullptr) return;
+  SyncGrid<kTogether>();
+  if (blockIdx.x == 0) RecordEvicted(tables, s, b);
+}
+
+// Ids of new keys, for scores that add up or are given. One thread an id, as in the probe.
+template <class List>
+__global__ void __launch_bounds__(kThreads)
+    ScoreNewKernel(const __grid_constant__ List list, LookupScratch s, const int64_t* slots) {
+  const FeatureParam& feature = FeatureOfBlock(list);
+  const TableView& table = s.tables[feature.table];
+  if (table.score != ScoreKind::kFrequency && table.score != ScoreKind::kCustom) return;
+  if (s.group->may_replay != 0 || !Runs(*s.group)) return;
+  const int64_t i = int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x;
+  const int64_t id = feature.first_id + i;
+  int64_t slot = -1;
+  if (i < feature.num_ids) {
+    const int64_t code = s.rows[id];
+    const int64_t bringer = IsSameKey(code) ? kSameKey - code : id;
+    if (code < kRowRefused && IsMadeRow(s.rows[bringer])) slot = slots[bringer];
+  }
+  const bool is_given = slot >= 0 && feature.scores != nullptr;
+  TouchOnDevice(table, slot, false, is_given ? feature.scores[i] : 0);
+}
+
+}  // namespace
+
+void CudaBackend::AllowCooperativeLaunch(bool allowed) { cooperative_allowed = allowed; }
+
+Status CudaBackend::InsertBounded(const Executor& exec, DeviceLookup* call) {
+  const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
+  const bool together = cooperative_ && cooperative_allowed.load(std::memory_order_relaxed);
+  BoundedScratch& b = call->bounded;
+  b.outstanding = outstanding_;
+  b.max_outstanding = max_outstanding();
+  b.lock_epoch = NextEpoch(exec);
+  b.lookups = call->lookups;
+  b.time = call->time;
+  const unsigned blocks = together ? std::min(Blocks(call->num_ids), kBlocksPerSm * num_sms_) : 1u;
+  cudaError_t launched = cudaSuccess;
+  WithFewTables(call->tables, [&]<class Tables>(const Tables& tables) {
+    if (!together) {
+      InsertBoundedKernel<false, Tables>
+          <<<1, kThreads, 0, stream>>>(tables, call->scratch, b, call->num_ids);
+      return;
+    }
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeCooperative;
+    attribute.val.cooperative = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = blocks;
+    config.blockDim = kThreads;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    launched = cudaLaunchKernelEx(&config, InsertBoundedKernel<true, Tables>, tables, call->scratch,
+                                  b, call->num_ids);
+  });
+  DYNEMB_CUDA_RETURN_IF_ERROR(launched);
+  const auto scored_by_id = [&](int32_t position) {
+    const ScoreKind score = configs()[static_cast<size_t>(position)].score;
+    return score == ScoreKind::kFrequency || score == ScoreKind::kCustom;
+  };
+  const auto& tables = call->tables;
+  if (std::any_of(tables.table, tables.table + tables.count, scored_by_id)) {
+    for (size_t l = 0; l < call->lists.size(); ++l) {
+      if (call->blocks[l] == 0) continue;
+      WithFewFeatures(call->lists[l], [&](const auto& list) {
+        ScoreNewKernel<<<call->blocks[l], kThreads, 0, stream>>>(list, call->scratch, b.slots);
+      });
+    }
+  }
+  return CudaStatus(cudaGetLastError(), "insert");
+}
+
+}  // namespace dynemb
