@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
+import gpu_bounded
 import gpu_cases
 import gpu_driver
 import gpu_dynemb
@@ -188,6 +189,9 @@ def measure(args: argparse.Namespace) -> int:
         previous = case
         with run.going_on(case.label):
             measure_case(case, run)
+    if run.wants(gpu_bounded.CASE):
+        with run.going_on(gpu_bounded.CASE):
+            gpu_bounded.measure(run)
     gpu_cases.forget_draws()
     if run.wants("growth"):
         with run.going_on("growth"):
@@ -211,7 +215,7 @@ def main() -> int:
     parser.add_argument("--commit", help="where the sources are not a checkout")
     parser.add_argument("--quick", action="store_true", help="small sizes: only that it runs")
     names = dict.fromkeys(case.name for case in gpu_cases.cases(gpu_cases.FULL))
-    choices = [*names, "growth", *gpu_native.CASES]
+    choices = [*names, gpu_bounded.CASE, "growth", *gpu_native.CASES]
     parser.add_argument("--only", metavar="CASE,CASE", help=", ".join(choices))
     parser.add_argument("--native", type=pathlib.Path, help="dynemb_index_bench, or its output.csv")
     parser.add_argument("--plot", action="store_true", help="only draw the CSVs that are there")

@@ -41,6 +41,7 @@ MUST_RATE = {
     ("find_row", 0, 1.0): 12.0,
     ("find", 64, 1.0): 5.2,
     ("find_or_insert", 64, 0.5): 4.2,
+    ("insert_evicting", 64, 0.0): 2.5,
 }
 MUST_DOUBLING_MS = 10.0
 MUST_PEAK_OVER_FINAL = 1.25

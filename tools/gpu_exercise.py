@@ -10,8 +10,52 @@ import numpy as np
 import dynemb_jax as dj
 
 
+def home_hash(keys: np.ndarray) -> np.ndarray:
+    """SplitMix64: its low bits choose a key's first bucket."""
+    with np.errstate(over="ignore"):
+        z = keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+
+def exercise_bounded_tables() -> None:
+    """Full tables forget, also where all keys come to one bucket, and their counters add up."""
+    rng = np.random.default_rng(1)
+    everywhere = np.arange(4000)
+    one_bucket = np.arange(40_000)[home_hash(np.arange(40_000)) % 16 == 0]
+    for policy in ("lru", "lfu", "timestamp", "custom"):
+        for pool in (everywhere, one_bucket):
+            eviction = getattr(dj.eviction, policy)(max_rows=150, record=100)
+            table = dj.TableConfig("items", 12, eviction=eviction)
+            emb = dj.create(
+                [dj.FeatureConfig(table), dj.FeatureConfig(table, "sum")], max_outstanding=2
+            )
+            given = policy == "custom"
+            for turn in range(6):
+                ids = rng.choice(pool, 400 if turn % 2 else 60)
+                bags = dj.Padded(rng.choice(pool, (10, 4)), lengths=rng.integers(0, 5, 10))
+                scores = [rng.integers(0, 9, ids.shape), rng.integers(0, 9, (10, 4))]
+                batch = [dj.keys(ids), bags]
+                acts, emb = dj.lookup(emb, batch, scores=scores if given else None)
+                more, emb = dj.lookup(emb, batch, scores=scores if given else None)
+                grads = [jax.tree.map(jnp.ones_like, one.rows) for one in (acts, more)]
+                emb = dj.apply_gradients(emb, [acts, more], grads)
+                emb = dj.erase(emb, "items", pool[turn::50])
+                emb = dj.assign(emb, "items", pool[:40], np.ones((40, 12), np.float32))
+            emb = dj.erase_if(emb, "items", score_below=2)
+            stats = dj.stats(emb)["items"]
+            assert stats.ids == stats.hits + stats.inserted + sum(stats.refused.values())
+            drained = dj.drain_evicted(emb, "items")
+            assert drained.keys.size + drained.lost == stats.evicted > 0
+            emb = dj.clear(emb, "items")
+            assert dj.stats(emb)["items"].rows == 0
+            dj.close(emb)
+
+
 def main() -> None:
     """Trains tables of several shapes through growth, hot keys, erasure and assignment."""
+    exercise_bounded_tables()
     rng = np.random.default_rng(0)
     optimizers = [
         dj.optimizers.sgd(0.1),

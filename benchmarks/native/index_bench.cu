@@ -164,6 +164,42 @@ void MeasureFindOrInsert(Device& device, const Sizes& sizes, double load, int di
   Print({"index", "find_or_insert", "kernel", sizes.ids, dim, held, load, 0.5, bytes * n, timing});
 }
 
+// All keys are new to a full table, which gives them the rows of the keys used longest ago.
+void MeasureInsertEvicting(Device& device, const Sizes& sizes, double load, int dim) {
+  const int64_t held = sizes.Keys(load);
+  const double n = static_cast<double>(sizes.ids), row = 4.0 * dim;
+  TableConfig config = Config(dim, held, kMaxLoad);
+  config.score = ScoreKind::kStep;
+  config.on_full = OnFull::kEvict;
+  config.max_rows = held;
+  config.max_outstanding = 1;
+  BackendTable table(device, config, sizes.ids);
+  DeviceArray<Key> keys(sizes.ids);
+  for (int64_t done = 0; done < held; done += sizes.ids) {
+    const int64_t count = std::min(sizes.ids, held - done);
+    NumberedKeys(device, static_cast<uint64_t>(done), count, keys.data());
+    table.Lookup(keys.data(), count);
+    device.Finish();
+  }
+  int64_t calls = 0;
+  const Timing timing = device.Measure(
+      sizes.repeats,
+      {[&](int) {
+         const int64_t first = held + calls++ * sizes.ids;
+         NumberedKeys(device, static_cast<uint64_t>(first), sizes.ids, keys.data());
+       },
+       [&](int) { table.Lookup(keys.data(), sizes.ids); }, nullptr});
+  const TableStats stats = table.Stats();
+  Expect(stats.rows, held, "rows of a full table");
+  Expect(stats.counters.evicted + stats.counters.refused_pinned, calls * sizes.ids,
+         "keys evicted or refused");
+  Expect(stats.counters.waits, 0, "waits");
+  // Tags and the scores of two buckets, then the tag, the entry and the score of the slot.
+  const double bytes = sizeof(Key) + 2 * (kSector + kScoresPerBucket * sizeof(uint64_t)) +
+                       3 * kSector + 2 * row + sizeof(int32_t) + sizeof(int64_t);
+  Print({"index", "insert_evicting", "kernel", sizes.ids, dim, held, load, 0.0, bytes * n, timing});
+}
+
 void Run(bool quick) {
   const Sizes sizes = quick ? QuickSizes() : FullSizes();
   Device device;
@@ -174,6 +210,7 @@ void Run(bool quick) {
     for (double load : {0.8, 0.95}) MeasureFind(device, sizes, load, dim);
   }
   MeasureFindOrInsert(device, sizes, 0.75, 64);
+  MeasureInsertEvicting(device, sizes, 0.85, 64);
   for (double max_load : {0.85, 0.97}) MeasureDoubling(device, sizes, max_load);
 }
 

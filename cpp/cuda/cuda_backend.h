@@ -97,7 +97,7 @@ class CudaBackend : public Backend {
   std::vector<std::byte> state_copy_;
   CallCounts* call_counts_ = nullptr;  // [tables]
   uint32_t* outstanding_ = nullptr;    // [max_outstanding]: epochs, 0: none
-  MemoryOwner elections_owner_{"the lookups of a group", -1};
+  MemoryOwner elections_owner_{"scratch for lookups", -1};
   GrowableDeviceBuffer elections_{&elections_owner_, 0.25};
   uint64_t last_time_ = 0;
   unsigned num_sms_ = 0;      // multiprocessors of the device

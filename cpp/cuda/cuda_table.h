@@ -19,7 +19,7 @@ class CudaTable {
   explicit CudaTable(const TableConfig& config)
       : config_(config),
         layout_(config.Layout()),
-        owner_{config.name, config.max_bytes},
+        owner_{"table '" + config.name + "'", config.max_bytes},
         // An index has at most two slots for each row that the load limit asks for.
         sectors_(&owner_, Share(2 * kSectorBytesPerSlot / config.max_load)),
         entries_(&owner_, Share(2 * sizeof(Entry) / config.max_load)),

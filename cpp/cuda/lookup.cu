@@ -236,7 +236,9 @@ Status CudaBackend::Probe(const Executor& exec, const int32_t* token, bool touch
     });
   }
   if (touches) call->time = Now();
-  const ProbeOptions options{call->replayable, touches, checks, call->lookups, call->time};
+  const bool shows_keys = call->lists.size() > 1;
+  const ProbeOptions options{call->replayable, touches,       checks,
+                             shows_keys,       call->lookups, call->time};
   for (size_t l = 0; l < call->lists.size(); ++l) {
     if (call->blocks[l] == 0) continue;
     WithFew(call->lists[l], call->tables, [&](const auto& list, const auto& tables) {
@@ -372,7 +374,7 @@ Status CudaBackend::EnqueueLookup(const Executor& exec, TokenPair token, const L
     // All copies before all bags: they write the new rows.
     for (const FeatureList& list : call.lists) {
       WithFeatures(list, false, [&](uint32_t blocks, const auto& some) {
-        CopyKernel<<<blocks, kThreads, 0, stream>>>(some, rows);
+        CopyKernel<<<2 * blocks, kThreads, 0, stream>>>(some, rows);
       });
     }
     for (const FeatureList& list : call.lists) LaunchPool(list, views_, rows, stream);

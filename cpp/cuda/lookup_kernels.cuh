@@ -4,8 +4,6 @@
 // absent key an election names the one that brings it.
 #pragma once  // included by lookup.cu alone
 
-#include <cuda/atomic>
-
 #include "cuda/gather_kernels.cuh"
 #include "cuda/insert_kernels.cuh"
 #include "cuda/touch.cuh"
@@ -44,6 +42,7 @@ struct ProbeOptions {
   bool replayable;      // the last lookup may be repeated
   bool touches;         // rows of bounded tables are scored
   bool lengths_passed;  // wrong lengths would have been noticed by now
+  bool shows_keys;      // the call has other lists, whose ids have keys in common with these
   int lookups;          // that the call counts as
   uint64_t time;        // nanoseconds since 1970
 };
@@ -126,28 +125,53 @@ struct Elected {
   uint32_t slot;
 };
 
+// The key of an id of the call. `mine`: where it is likely to be.
+template <class List>
+__device__ Key KeyOfId(const List& list, const FeatureParam& mine, int64_t id) {
+  if (id >= mine.first_id && id < mine.first_id + mine.num_ids) {
+    return LoadKeyOnDevice(mine, id - mine.first_id);
+  }
+  for (int f = 0; f < list.count; ++f) {
+    const FeatureParam& other = list.features[f];
+    if (id < other.first_id || id >= other.first_id + other.num_ids) continue;
+    return LoadKeyOnDevice(other, id - other.first_id);
+  }
+  return 0;
+}
+
 // Of ids with the same absent key the first one to come, or (`lowest`) the first one of
 // the call, which is known once all have come.
-template <class Tables>
-__device__ Elected Elect(const Tables& tables, const LookupScratch& scratch, int call_table,
-                         int64_t id, Key key, bool lowest) {
-  using Word = cuda::atomic_ref<uint64_t, cuda::thread_scope_device>;
-  scratch.new_keys[id] = key;
+template <class List, class Tables>
+__device__ Elected Elect(const List& list, const Tables& tables, const LookupScratch& scratch,
+                         const FeatureParam& feature, int64_t id, Key key, bool shows,
+                         bool lowest) {
+  if (shows || lowest) scratch.new_keys[id] = key;
+  if (shows) __threadfence();
   const uint64_t mine = static_cast<uint64_t>(scratch.epoch) << 32 | static_cast<uint64_t>(id);
-  const int64_t first = tables.first_id[call_table];
-  const int64_t end = first + tables.unique_capacity[call_table];
+  const int64_t first = tables.first_id[feature.call_table];
+  const int64_t end = first + tables.unique_capacity[feature.call_table];
   uint32_t slot = static_cast<uint32_t>(
-      Mix64(HashKey(key).bits + static_cast<uint64_t>(tables.table[call_table])));
+      Mix64(HashKey(key).bits + static_cast<uint64_t>(feature.table)));
   for (;; ++slot) {
     slot &= scratch.election_mask;
-    Word word(scratch.elections[slot]);
-    uint64_t seen = word.load(cuda::memory_order_acquire);
+    unsigned long long* word = reinterpret_cast<unsigned long long*>(scratch.elections + slot);
+    unsigned long long seen = *reinterpret_cast<volatile unsigned long long*>(word);
     while (seen >> 32 != scratch.epoch) {
-      if (word.compare_exchange_weak(seen, mine, cuda::memory_order_acq_rel)) return {id, slot};
+      const unsigned long long before = atomicCAS(word, seen, mine);
+      if (before == seen) return {id, slot};
+      seen = before;
     }
     const int64_t other = static_cast<int64_t>(seen & 0xFFFFFFFFu);
-    if (other < first || other >= end || scratch.new_keys[other] != key) continue;
-    if (lowest && id < other) word.fetch_min(mine, cuda::memory_order_acq_rel);
+    if (other < first || other >= end) continue;
+    Key its;
+    if (shows) {
+      __threadfence();
+      its = __ldcg(scratch.new_keys + other);
+    } else {
+      its = KeyOfId(list, feature, other);
+    }
+    if (its != key) continue;
+    if (lowest && id < other) atomicMin(word, static_cast<unsigned long long>(mine));
     return {other, slot};
   }
 }
@@ -198,7 +222,8 @@ __global__ void __launch_bounds__(kThreads)
       row = found.row;
       at = found.at;
       if (row < 0) {
-        elected = Elect(tables, scratch, feature.call_table, id, key, bounded);
+        elected =
+            Elect(list, tables, scratch, feature, id, key, options.shows_keys, bounded);
         row = kSameKey - elected.id;
       }
     }
@@ -278,18 +303,26 @@ struct TrainRows {
 };
 
 // Numbers the ids of copied features and copies their rows. New rows are made here, in
-// the table by the id that brings the key and in the output by all of its ids.
+// the table by the id that brings the key and in the output by all of its ids. Every
+// second block places the keys of new rows meanwhile: that waits for memory where
+// copies fill it.
 template <class List, class Tables>
 __global__ void __launch_bounds__(kThreads, 4)
     CopyKernel(const __grid_constant__ List list, const __grid_constant__ TrainRows<Tables> rows) {
   __shared__ RingMemory<kThreads, kGatherStages, 1> memory;
   const LookupScratch& scratch = rows.scratch;
-  const FeatureParam& feature = FeatureOfBlock(list);
+  const FeatureParam& feature = FeatureOfBlock(list, blockIdx.x / 2);
   const TableView& table = scratch.tables[feature.table];
   const int64_t first =
-      int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x / 32 * 32;
+      int64_t{blockIdx.x / 2 - feature.first_block} * kThreads + threadIdx.x / 32 * 32;
   const int64_t i = first + Lane();
   const bool is_id = i < feature.num_ids;
+  if (blockIdx.x % 2 != 0) {
+    if (scratch.counts[feature.call_table].new_rows == 0 || rows.Poisoned() || !is_id) return;
+    const int64_t code = scratch.rows[feature.first_id + i];
+    if (IsNewRow(code)) PlaceNewKey(rows.tables, scratch, feature, i, code);
+    return;
+  }
   const int64_t probed = is_id ? scratch.rows[feature.first_id + i] : int64_t{kRowPadded};
   if (rows.Poisoned()) {
     if (is_id) rows.Poison(feature, i);
@@ -300,9 +333,6 @@ __global__ void __launch_bounds__(kThreads, 4)
   const int64_t row = resolved.row;
   const bool brings = row >= 0 && (IsNewRow(probed) || IsMadeRow(probed));
   const bool is_new = brings || (row >= 0 && IsSameKey(probed));
-  if (brings && resolved.nth >= 0) {
-    PlaceNewKey(rows.tables, scratch, feature, feature.first_id + i, resolved);
-  }
   // Loaded before the copies, stored behind them.
   const int32_t number = resolved.nth < 0 ? rows.NumberOf(table, row)
                                           : scratch.counts[feature.call_table].unique +
@@ -318,7 +348,7 @@ __global__ void __launch_bounds__(kThreads, 4)
     NewRow* new_rows = reinterpret_cast<NewRow*>(memory.OfWarp());
     __syncwarp();
     if (is_new) {
-      new_rows[RankAmong(fresh)] = {scratch.new_keys[feature.first_id + i],
+      new_rows[RankAmong(fresh)] = {LoadKeyOnDevice(feature, i),
                                     brings ? table.Row(row) : nullptr,
                                     feature.rows_out + i * table.layout.dim};
     }

@@ -127,7 +127,7 @@ struct LookupScratch {
   TableState* states;  // [tables of the group]
   CallCounts* counts;  // [tables of the call]
   int64_t* rows;       // [ids]
-  Key* new_keys;       // [ids]: of those whose key has no row yet
+  Key* new_keys;       // [ids]: of those whose key has no row yet, where somebody asks
   // Where ids of one absent key meet: epoch << 32 | the id that brings it. Words of
   // earlier epochs are empty, so nobody clears them.
   uint64_t* elections;  // [election_mask + 1]

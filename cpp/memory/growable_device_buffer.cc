@@ -42,7 +42,7 @@ struct GrowableDeviceBuffer::Shortage {
     std::string budget;
     if (owner.budget >= 0) budget = " of max_bytes=" + std::to_string(owner.budget);
     return MemoryError(
-        "GPU memory exhausted: table '", owner.table, "' holds ", owner.committed, " bytes", budget,
+        "GPU memory exhausted: ", owner.name, " holds ", owner.committed, " bytes", budget,
         " and needs ", more, " more, but ", cause..., "; ", free, " of ", total,
         " bytes are free, ", kDeviceHeadRoom, " of them stay free for XLA, ",
         total - free - owner.committed,

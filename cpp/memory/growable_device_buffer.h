@@ -12,9 +12,9 @@ namespace dynemb {
 
 class CudaDriver;
 
-// Whose memory it is, for messages. The buffers of one table share it.
+// Whose memory it is, for messages: "table 'items'". The buffers of one table share it.
 struct MemoryOwner {
-  std::string table;
+  std::string name;
   Bytes budget;         // max_bytes; negative: none
   Bytes committed = 0;  // of all its buffers
 };

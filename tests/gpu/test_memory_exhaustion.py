@@ -89,7 +89,8 @@ class Trained:
         self.check_rows()
 
 
-@pytest.mark.parametrize("nth", range(1, BUFFERS + 1))
+# A large batch also needs room in which equal new keys meet; that comes first.
+@pytest.mark.parametrize("nth", range(1, BUFFERS + 2))
 @pytest.mark.parametrize("name", PLACE_MAPPED)
 def test_a_lookup_that_cannot_grow_changes_nothing_and_succeeds_when_repeated(
     name, nth, native, closing
@@ -105,7 +106,7 @@ def test_a_lookup_that_cannot_grow_changes_nothing_and_succeeds_when_repeated(
     assert grown(before, native.driver_use()) == (nth - 1, nth - 1)
     table.check_unchanged()
     table.look_up_many()
-    assert grown(before, native.driver_use()) == (BUFFERS, BUFFERS)
+    assert grown(before, native.driver_use()) == (BUFFERS + 1, BUFFERS + 1)
     table.check_many()
     dj.close(table.emb)
     assert native.driver_use() == start
@@ -180,7 +181,7 @@ def test_the_error_has_the_numbers(max_bytes, native, closing):
     table = Trained(closing, max_bytes=max_bytes)
     pieces = native.driver_use()
 
-    with failing(native, "cuMemCreate", 2), pytest.raises(dj.errors.TableMemoryError) as info:
+    with failing(native, "cuMemCreate", 3), pytest.raises(dj.errors.TableMemoryError) as info:
         table.look_up_many()
 
     text = str(info.value)
