@@ -140,6 +140,7 @@ Status CudaTable::Grow(void* stream, const Room& room, TableView* view_on_device
     const Bytes scores = static_cast<Bytes>(room.num_buckets) * kScoresPerBucket *
                          static_cast<Bytes>(sizeof(uint64_t));
     DYNEMB_RETURN_IF_ERROR(scores_.Commit(scores));
+    DYNEMB_RETURN_IF_ERROR(heads_.Commit(static_cast<Bytes>(room.num_buckets * sizeof(uint32_t))));
     DYNEMB_RETURN_IF_ERROR(
         recorded_.Commit(config_.recorded_evictions * static_cast<Bytes>(sizeof(EvictedKey))));
   }
@@ -157,6 +158,12 @@ Status CudaTable::Grow(void* stream, const Room& room, TableView* view_on_device
         static_cast<size_t>(room.row_capacity - room_.row_capacity) * sizeof(uint64_t),
         Stream(stream)));
   }
+  if (is_bounded() && room.num_buckets > buckets) {
+    DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(heads_.data() + buckets * sizeof(uint32_t), 0,
+                                                (room.num_buckets - buckets) * sizeof(uint32_t),
+                                                Stream(stream)));
+  }
+  view_.heads = reinterpret_cast<uint32_t*>(heads_.data());
   view_.scores = is_bounded() ? reinterpret_cast<uint64_t*>(scores_.data()) : nullptr;
   view_.score = config_.score;
   view_.evicts = config_.on_full == OnFull::kEvict;

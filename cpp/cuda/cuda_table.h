@@ -24,6 +24,7 @@ class CudaTable {
         sectors_(&owner_, Share(2 * kSectorBytesPerSlot / config.max_load)),
         entries_(&owner_, Share(2 * sizeof(Entry) / config.max_load)),
         scores_(&owner_, Share(2 * kScoreBytesPerSlot / config.max_load)),
+        heads_(&owner_, Share(2 * kHeadBytesPerSlot / config.max_load)),
         recorded_(&owner_, 1.0),
         values_(&owner_, 1.0),
         stamps_(&owner_, Share(sizeof(uint64_t))),
@@ -79,6 +80,7 @@ class CudaTable {
   static constexpr double kSectorBytesPerSlot = 1.0 * sizeof(TagSector) / kSlotsPerBucket;
   static constexpr double kScoreBytesPerSlot =
       1.0 * kScoresPerBucket * sizeof(uint64_t) / kSlotsPerBucket;
+  static constexpr double kHeadBytesPerSlot = 1.0 * sizeof(uint32_t) / kSlotsPerBucket;
 
   // Share of the card that a buffer of so many bytes a row can need: rows whose
   // values fill the card are never more.
@@ -93,7 +95,7 @@ class CudaTable {
   TableConfig config_;
   RowLayout layout_;
   MemoryOwner owner_;
-  GrowableDeviceBuffer sectors_, entries_, scores_, recorded_, values_, stamps_, free_rows_;
+  GrowableDeviceBuffer sectors_, entries_, scores_, heads_, recorded_, values_, stamps_, free_rows_;
   TableView view_{};
   Room room_{0, 0};
   int64_t growths_ = 0;

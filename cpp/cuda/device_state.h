@@ -32,6 +32,7 @@ struct TableView {
   // Bounded tables; elsewhere there are no scores. By slot, so that those of a bucket
   // are read at once: [num_buckets][kScoresPerBucket].
   uint64_t* scores;
+  uint32_t* heads;  // [num_buckets]: lists of a call's new keys; zero between calls
   ScoreKind score;
   bool evicts;           // in a full table new keys take the rows of others
   EvictedKey* recorded;  // [record_limit]

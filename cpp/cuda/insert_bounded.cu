@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cub/block/block_scan.cuh>
 
-#include "cuda/bounded_rounds.cuh"
+#include "cuda/bounded_levels.cuh"
 #include "cuda/cuda_backend.h"
 #include "cuda/scratch.h"
 #include "cuda/touch.cuh"
@@ -116,10 +117,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     return;
   }
   if (blockIdx.x == 0 && threadIdx.x < 3) b.left[threadIdx.x] = 0;
-  const Bounds bounds{OldestPinned(s, b)};
+  const uint32_t oldest_pinned = OldestPinned(s, b);
   const uint32_t count = ListNewKeys<kTogether>(tables, s, b, num_ids);
   SyncGrid<kTogether>();
-  TakeAllTurns<kTogether>(tables, s, b, bounds, count);
+  ServeAllLevels<kTogether>(tables, s, b, oldest_pinned, count);
   NumberNewRows(tables, s, b, count);
   if (b.evicted == nullptr) return;
   SyncGrid<kTogether>();
@@ -142,8 +143,9 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t bringer = IsSameKey(code) ? kSameKey - code : id;
     if (code < kRowRefused && IsMadeRow(s.rows[bringer])) slot = slots[bringer];
   }
-  const bool is_given = slot >= 0 && feature.scores != nullptr;
-  TouchOnDevice(table, slot, false, is_given ? feature.scores[i] : 0);
+  uint64_t value = table.score == ScoreKind::kFrequency ? 1 : 0;
+  if (slot >= 0 && feature.scores != nullptr) value = feature.scores[i];
+  TouchOnDevice(table, slot, false, value);
 }
 
 }  // namespace
@@ -156,7 +158,6 @@ Status CudaBackend::InsertBounded(const Executor& exec, DeviceLookup* call) {
   BoundedScratch& b = call->bounded;
   b.outstanding = outstanding_;
   b.max_outstanding = max_outstanding();
-  b.lock_epoch = NextEpoch(exec);
   b.lookups = call->lookups;
   b.time = call->time;
   const unsigned blocks = together ? std::min(Blocks(call->num_ids), kBlocksPerSm * num_sms_) : 1u;

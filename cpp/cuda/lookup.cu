@@ -183,7 +183,9 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
   const size_t outcomes = plan.Add<int64_t>(bounded_ids);
   const size_t slots_of_ids = plan.Add<int64_t>(bounded_ids);
   const size_t evicted = plan.Add<EvictedKey>(records ? bounded_ids : 0);
-  const size_t block_counts = plan.Add<uint32_t>(call->is_bounded ? Blocks(call->num_ids) : 0);
+  const size_t next = plan.Add<uint32_t>(bounded_ids);
+  const size_t warp_counts =
+      plan.Add<uint32_t>(call->is_bounded ? int64_t{Blocks(call->num_ids)} * (kThreads / 32) : 0);
   const size_t left = plan.Add<uint32_t>(3);
   DYNEMB_RETURN_IF_ERROR(plan.Allocate(exec));
   s.rows = plan.At<int64_t>(rows);
@@ -193,7 +195,8 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
   b.outcomes = plan.At<int64_t>(outcomes);
   b.slots = plan.At<int64_t>(slots_of_ids);
   b.evicted = records ? plan.At<EvictedKey>(evicted) : nullptr;
-  b.block_counts = plan.At<uint32_t>(block_counts);
+  b.next = plan.At<uint32_t>(next);
+  b.warp_counts = plan.At<uint32_t>(warp_counts);
   b.left = plan.At<uint32_t>(left);
   return Status();
 }

@@ -100,6 +100,10 @@ struct BlockRows {
     const uint32_t other = last[PlaceOf(row)];
     return other != threadIdx.x && row_of[other] == row;
   }
+  // The thread that goes on for this one.
+  __device__ uint32_t StandsIn(int64_t row) const {
+    return IsRepeated(row) ? last[PlaceOf(row)] : threadIdx.x;
+  }
 };
 static_assert(BlockRows::kPlaces == 1 << (32 - 23));
 
@@ -150,8 +154,8 @@ __device__ Elected Elect(const List& list, const Tables& tables, const LookupScr
   const uint64_t mine = static_cast<uint64_t>(scratch.epoch) << 32 | static_cast<uint64_t>(id);
   const int64_t first = tables.first_id[feature.call_table];
   const int64_t end = first + tables.unique_capacity[feature.call_table];
-  uint32_t slot = static_cast<uint32_t>(
-      Mix64(HashKey(key).bits + static_cast<uint64_t>(feature.table)));
+  uint32_t slot =
+      static_cast<uint32_t>(Mix64(HashKey(key).bits + static_cast<uint64_t>(feature.table)));
   for (;; ++slot) {
     slot &= scratch.election_mask;
     unsigned long long* word = reinterpret_cast<unsigned long long*>(scratch.elections + slot);
@@ -222,8 +226,7 @@ __global__ void __launch_bounds__(kThreads)
       row = found.row;
       at = found.at;
       if (row < 0) {
-        elected =
-            Elect(list, tables, scratch, feature, id, key, options.shows_keys, bounded);
+        elected = Elect(list, tables, scratch, feature, id, key, options.shows_keys, bounded);
         row = kSameKey - elected.id;
       }
     }
@@ -244,9 +247,19 @@ __global__ void __launch_bounds__(kThreads)
   if (bounded && options.touches && !start.may_replay) {
     const int64_t slot =
         row >= 0 ? static_cast<int64_t>(at.bucket) * kScoresPerBucket + at.slot : -1;
-    const uint64_t value = slot < 0 ? 0
-                                    : TouchValue(table, scratch.states[feature.table], feature, i,
-                                                 options.lookups, options.time);
+    uint64_t value = 0;
+    if (table.score == ScoreKind::kFrequency) {
+      // One thread counts for all of its row.
+      __shared__ uint32_t ids[kThreads];
+      ids[threadIdx.x] = 0;
+      __syncthreads();
+      if (row >= 0) atomicAdd(&ids[met.StandsIn(row)], 1u);
+      __syncthreads();
+      value = ids[threadIdx.x];
+    } else if (slot >= 0) {
+      value = TouchValue(table, scratch.states[feature.table], feature, i, options.lookups,
+                         options.time);
+    }
     TouchOnDevice(table, slot, first, value);
   }
   const bool missed = elected.id >= 0 && (bounded || elected.id == id);
@@ -348,8 +361,7 @@ __global__ void __launch_bounds__(kThreads, 4)
     NewRow* new_rows = reinterpret_cast<NewRow*>(memory.OfWarp());
     __syncwarp();
     if (is_new) {
-      new_rows[RankAmong(fresh)] = {LoadKeyOnDevice(feature, i),
-                                    brings ? table.Row(row) : nullptr,
+      new_rows[RankAmong(fresh)] = {LoadKeyOnDevice(feature, i), brings ? table.Row(row) : nullptr,
                                     feature.rows_out + i * table.layout.dim};
     }
     __syncwarp();

@@ -7,25 +7,26 @@
 
 namespace dynemb {
 
-// An id has touched the row in this slot of a bounded table. `first`: of its row in this
-// call. All lanes of a warp call it, of one table, those with slot < 0 for nothing.
+// An id has touched the row in this slot of a bounded table; slot < 0: no row. `first`: of
+// its row in this call. value: see TouchedScore; of frequencies, so many ids.
 __device__ inline void TouchOnDevice(const TableView& table, int64_t slot, bool first,
                                      uint64_t value) {
-  if (table.score == ScoreKind::kStep || table.score == ScoreKind::kTime) {
-    // Steps and times only grow.
-    if (slot >= 0 && first) table.scores[slot] = value;
-    return;
+  if (slot < 0) return;
+  unsigned long long* score = reinterpret_cast<unsigned long long*>(table.scores + slot);
+  switch (table.score) {
+    case ScoreKind::kStep:
+    case ScoreKind::kTime:
+      if (first) table.scores[slot] = value;  // they only grow
+      break;
+    case ScoreKind::kCustom:
+      atomicMax(score, static_cast<unsigned long long>(value));
+      break;
+    case ScoreKind::kFrequency:
+      if (value != 0 && atomicAdd(score, value) > kMaxScore - value) atomicMax(score, kMaxScore);
+      break;
+    case ScoreKind::kNone:
+      break;
   }
-  unsigned long long* score =
-      reinterpret_cast<unsigned long long*>(table.scores + (slot >= 0 ? slot : 0));
-  if (table.score == ScoreKind::kCustom) {
-    if (slot >= 0) atomicMax(score, static_cast<unsigned long long>(value));
-    return;
-  }
-  const unsigned peers = __match_any_sync(kFullWarp, slot);
-  if (slot < 0 || RankAmong(peers) != 0) return;
-  const unsigned long long count = static_cast<unsigned long long>(__popc(peers));
-  if (atomicAdd(score, count) > kMaxScore - count) atomicMax(score, kMaxScore);
 }
 
 // What a touch by id i is worth.

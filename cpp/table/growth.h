@@ -16,11 +16,12 @@ inline Bytes RowBytes(const TableConfig& config) {
   return config.Layout().StrideBytes() + static_cast<Bytes>(sizeof(uint64_t));
 }
 
-// Bytes of one bucket, with the scores of a bounded table. (In host memory scores lie
-// beside the rows, and take less.)
+// Bytes of one bucket; of a bounded table with its scores and the head of a list. (In
+// host memory scores lie beside the rows, and take less.)
 inline Bytes BucketBytes(const TableConfig& config) {
-  const Bytes scores = config.score == ScoreKind::kNone ? 0 : kScoresPerBucket * sizeof(uint64_t);
-  return kBytesPerBucket + scores;
+  if (config.score == ScoreKind::kNone) return kBytesPerBucket;
+  return kBytesPerBucket + static_cast<Bytes>(kScoresPerBucket * sizeof(uint64_t)) +
+         static_cast<Bytes>(sizeof(uint32_t));
 }
 
 // Rows that `num_buckets` buckets may hold at the load limit; at least 1.

@@ -265,7 +265,7 @@ def test_the_bytes_of_a_table_follow_the_formula_and_keep_the_budget(max_bytes, 
         assert stats.bytes <= max_bytes
         buckets = stats.capacity // 31
         assert stats.index_bytes == buckets * 528
-        assert (stats.row_bytes - buckets * 256) % row == 0  # beside the scores
+        assert (stats.row_bytes - buckets * 260) % row == 0  # beside the scores
         assert stats.ids == stats.hits + stats.inserted + sum(stats.refused.values())
 
     assert stats.evicted > 0
@@ -286,7 +286,7 @@ def test_a_table_without_a_policy_stores_no_score():
 
     rows = [dj.stats(emb)["items"].row_bytes for emb in (plain, scored)]
 
-    assert rows[1] - rows[0] == 256  # of one bucket
+    assert rows[1] - rows[0] == 260  # of one bucket
 
 
 def test_assigning_to_a_full_table_evicts_by_the_same_rule():

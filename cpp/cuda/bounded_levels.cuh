@@ -1,0 +1,169 @@
+// New keys of bounded tables: each takes a free row or that of a victim, with the result
+// of taking them one by one (docs/eviction.md): all keys at their home buckets, in the
+// order of the ids; then those that found no place at their second ones; and so on.
+//
+// So at every level the keys that meet at a bucket hang themselves on a list, and the
+// thread of the one at its end works through it. Buckets have nothing to do with each
+// other.
+#pragma once  // included by insert_bounded.cu alone
+
+#include "core/score.h"
+#include "cuda/bounded_call.cuh"
+#include "cuda/owned_bucket.cuh"
+
+namespace dynemb {
+
+// What a level is about.
+struct Level {
+  int64_t steps;  // along the path
+  uint32_t oldest_pinned;
+};
+
+// Keys choose their victims in this bucket of their path, and in that before it.
+__device__ inline bool IsForVictims(const Level& level) { return level.steps < kVictimBuckets; }
+
+// Where a key is at a level.
+template <class Tables>
+__device__ BucketIndex BucketAt(const Tables& tables, const LookupScratch& s, OpenKey open,
+                                int64_t steps) {
+  const IndexView& view = s.tables[tables.table[open.call_table]].index;
+  ProbePath path(HashKey(s.new_keys[open.id]), view.num_buckets);
+  for (int64_t step = 0; step < steps; ++step) path.Advance();
+  return path.bucket();
+}
+
+// The first numbers of a list that lie in [begin, end): as many as a bucket has slots.
+struct FirstOfList {
+  uint32_t numbers[kSlotsPerBucket];  // ascending
+  int kept = 0;
+  uint32_t count = 0;  // also those that are not kept
+
+  __device__ FirstOfList(const uint32_t* next, uint32_t head, uint32_t begin, uint32_t end) {
+    for (uint32_t at = head; at != 0; at = __ldcg(next + at - 1)) {
+      const uint32_t number = at - 1;
+      if (number < begin || number >= end) continue;
+      ++count;
+      int place = kept;
+      while (place > 0 && numbers[place - 1] > number) --place;
+      if (place == kSlotsPerBucket) continue;
+      kept = min(kept + 1, kSlotsPerBucket);
+      for (int i = kept - 1; i > place; --i) numbers[i] = numbers[i - 1];
+      numbers[place] = number;
+    }
+  }
+};
+
+// Works through the keys at the bucket where number `last` is; returns how many stay open.
+template <class Tables>
+__device__ uint32_t ServeBucket(const Tables& tables, const LookupScratch& s,
+                                const BoundedScratch& b, const Level& level, uint32_t last) {
+  const OpenKey open = b.keys[last];
+  const int32_t position = tables.table[open.call_table];
+  const TableView& table = s.tables[position];
+  TableState& state = s.states[position];
+  const CallCounts& counts = s.counts[open.call_table];
+  OwnedBucket bucket(table, BucketAt(tables, s, open, level.steps));
+  uint32_t* head_place = table.heads + static_cast<uint64_t>(bucket.bucket);
+  const uint32_t head = __ldcg(head_place);
+  __stcg(head_place, 0u);
+  const uint32_t first = static_cast<uint32_t>(INT32_MAX - counts.first_new);
+  const uint32_t first_without =
+      first + static_cast<uint32_t>(
+                  min(FreeRows(tables, s, open.call_table), static_cast<int64_t>(counts.new_rows)));
+
+  const auto install = [&](uint32_t number, int slot, int64_t row) {
+    const uint32_t id = b.keys[number].id;
+    const Key key = s.new_keys[id];
+    uint64_t score = 0;
+    if (table.score == ScoreKind::kTime) score = b.time;
+    if (table.score == ScoreKind::kStep) {
+      score = static_cast<uint64_t>(state.counters.lookups + b.lookups);
+    }
+    bucket.Put(slot, HashKey(key), key, row, score);
+    __stcg(table.stamps + row, static_cast<uint64_t>(s.epoch) << 32 | kNotNumbered);
+    b.slots[id] = bucket.ScorePlace(slot);
+    b.outcomes[number] = row;
+  };
+  const auto take_row = [&](uint32_t number) {
+    if (bucket.empty == 0) return false;
+    install(number, LowestBit(bucket.empty), NthFreeRow(table, state, int64_t{number} - first));
+    return true;
+  };
+  const auto take_from_victim = [&](uint32_t number) {
+    if (!table.evicts || !IsForVictims(level)) return false;
+    const Victim victim = bucket.NextVictim(level.oldest_pinned);
+    if (victim.slot < 0) return false;
+    install(number, victim.slot, victim.row);
+    if (b.evicted != nullptr) b.evicted[number] = {victim.key, victim.score};
+    if (victim.epoch > __ldcg(&state.last_evicted_epoch)) {
+      atomicMax(&state.last_evicted_epoch, victim.epoch);
+    }
+    return true;
+  };
+
+  if (head == last + 1) {  // alone, as nearly always
+    if (last < first_without ? take_row(last) : take_from_victim(last)) return 0;
+  } else {
+    const FirstOfList with_row(b.next, head, 0, first_without);
+    uint32_t served = 0;
+    for (int i = 0; i < with_row.kept && take_row(with_row.numbers[i]); ++i) ++served;
+    const FirstOfList without(b.next, head, first_without, 0xFFFFFFFF);
+    for (int i = 0; i < without.kept && take_from_victim(without.numbers[i]); ++i) ++served;
+    if (served == with_row.count + without.count) return 0;
+  }
+  bucket.MarkOverflow();
+  uint32_t still_open = 0;
+  const bool has_next = level.steps + 1 < kVictimBuckets && table.index.num_buckets > 1;
+  for (uint32_t at = head; at != 0; at = __ldcg(b.next + at - 1)) {
+    if (b.outcomes[at - 1] != kOpen) continue;
+    if (at - 1 < first_without || (table.evicts && has_next)) {
+      ++still_open;
+    } else {
+      b.outcomes[at - 1] = kRowRefused;
+    }
+  }
+  return still_open;
+}
+
+template <bool kTogether, class Tables>
+__device__ void ServeAllLevels(const Tables& tables, const LookupScratch& s,
+                               const BoundedScratch& b, uint32_t oldest_pinned, uint32_t count) {
+  __shared__ uint32_t open_in_block;
+  const uint32_t warps = gridDim.x * (kThreads / 32);
+  const uint32_t warp = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
+  const uint32_t per_warp = min(32u, (count + warps - 1) / warps);  // few keys, many warps
+  const auto for_all = [&](const auto& body) {
+    for (uint32_t base = warp * per_warp; base < count; base += warps * per_warp) {
+      const uint32_t number = base + static_cast<uint32_t>(Lane());
+      const bool is_mine = Lane() < static_cast<int>(per_warp) && number < count;
+      body(number, is_mine && __ldcg(b.outcomes + number) == kOpen);
+    }
+  };
+  for (Level level{0, oldest_pinned};; ++level.steps) {
+    if (threadIdx.x == 0) open_in_block = 0;
+    if (blockIdx.x == 0 && threadIdx.x == 0) b.left[(level.steps + 1) % 3] = 0;
+    for_all([&](uint32_t number, bool is_open) {
+      if (!is_open) return;
+      const OpenKey open = b.keys[number];
+      uint32_t* heads = s.tables[tables.table[open.call_table]].heads;
+      const uint64_t bucket = static_cast<uint64_t>(BucketAt(tables, s, open, level.steps));
+      b.next[number] = atomicExch(heads + bucket, number + 1);
+    });
+    SyncGrid<kTogether>();
+    uint32_t open = 0;
+    for_all([&](uint32_t number, bool is_open) {
+      const bool is_end = is_open && __ldcg(b.next + number) == 0;
+      if (is_end) open += ServeBucket(tables, s, b, level, number);
+    });
+    open = WarpSum(open);
+    if (Lane() == 0 && open != 0) atomicAdd(&open_in_block, open);
+    __syncthreads();
+    if (threadIdx.x == 0 && open_in_block != 0) {
+      atomicAdd(b.left + level.steps % 3, open_in_block);
+    }
+    SyncGrid<kTogether>();
+    if (__ldcg(b.left + level.steps % 3) == 0) return;
+  }
+}
+
+}  // namespace dynemb
