@@ -1,5 +1,6 @@
 """Dynamic embedding tables for JAX: any 64-bit key, tables that grow while training."""
 
+from dynemb_jax import admission as admission
 from dynemb_jax import errors as errors
 from dynemb_jax import eviction as eviction
 from dynemb_jax import initializers as initializers
@@ -44,6 +45,7 @@ __all__ = [
     "TableConfig",
     "TableRows",
     "TableStats",
+    "admission",
     "apply_gradients",
     "assign",
     "clear",

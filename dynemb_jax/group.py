@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import jax
 from jax.core import Tracer
 
+from dynemb_jax import admission
 from dynemb_jax._registration import native_for
 from dynemb_jax.config import FeatureConfig, TableConfig
 from dynemb_jax.errors import (
@@ -49,7 +50,7 @@ class Group:
         Raises:
             ConfigError: features that cannot work together.
             TableMemoryError, TableFullError: no room for the initial rows.
-            NotImplementedError: eviction on a GPU.
+            NotImplementedError: eviction or admission on a GPU.
         """
         leaves, self.treedef = jax.tree_util.tree_flatten_with_path(features)
         if not leaves:
@@ -78,6 +79,7 @@ class Group:
         # The number that handlers see: XLA counts GPUs per process, CPUs over all of them.
         self.native = native_for(self.device.platform)
         refuse_eviction(self.device.platform, self.tables)
+        refuse_admission(self.device.platform, self.tables)
         is_cpu = self.device.platform == "cpu"
         self.ordinal: int = self.device.id if is_cpu else self.device.local_hardware_id
         self.id = _next_id(self.tables, self.features, seed)
@@ -173,11 +175,22 @@ def refuse_eviction(platform: str, tables: tuple[TableConfig, ...]) -> None:
             )
 
 
+def refuse_admission(platform: str, tables: tuple[TableConfig, ...]) -> None:
+    """Raises NotImplementedError for tables with an admission rule where there is none yet."""
+    for table in tables:
+        if table.admission is not None and platform != "cpu":
+            raise NotImplementedError(
+                f"table {table.name!r}: admission={table.admission!r} is not available yet on a "
+                "GPU; leave it None, or run with JAX_PLATFORMS=cpu."
+            )
+
+
 def _native_fields(table: TableConfig, max_outstanding: int) -> dict[str, Any]:
     rule = table.optimizer.native()
     is_initial = table.missing_row == "initializer"
     policy = table.eviction
     max_rows = None if policy is None else policy.max_rows
+    admits = table.admission.native() if table.admission else admission.NativeRule(0)
     return {
         "name": table.name,
         "dim": int(table.dim),
@@ -199,6 +212,10 @@ def _native_fields(table: TableConfig, max_outstanding: int) -> dict[str, Any]:
         "on_full": _ON_FULL[table.on_full or "error"],
         "max_rows": -1 if max_rows is None else int(max_rows),
         "score": 0 if policy is None else policy.native,
+        "admission": admits.kind,
+        "admission_threshold": admits.threshold,
+        "admission_limit": admits.limit,
+        "admission_counters": admits.counters,
         "recorded_evictions": 0 if policy is None else int(policy.record),
         "max_outstanding": max_outstanding,
         "missing_is_initial": is_initial,

@@ -12,7 +12,7 @@ from tests.oracle.bounded_table import (
     OracleStaleError,
 )
 from tests.oracle.dict_table import DictTable, OracleFullError
-from tests.plugins import INITIALIZERS, OPTIMIZERS
+from tests.plugins import ADMISSIONS, INITIALIZERS, OPTIMIZERS
 from tests.twin import assert_close, assert_same_stats, keys, random_grads, u64
 
 POLICIES = ("lru", "timestamp", "lfu", "custom")
@@ -46,8 +46,10 @@ class BoundedTwin:
         on_full="evict",
         outstanding=4,
         optimizer="adagrad",
+        admission="everyone",
         **config,
     ):
+        admits, admission_oracle = ADMISSIONS[admission]
         rule, reference = OPTIMIZERS[optimizer]
         first, first_rows = INITIALIZERS["uniform"]
         self.dim, self.policy = dim, policy
@@ -60,6 +62,7 @@ class BoundedTwin:
             on_full=on_full,
             optimizer=rule,
             initializer=first,
+            admission=admits,
             **config,
         )
         contents = DictTable("items", dim, optimizer=reference, first_rows=first_rows)
@@ -70,6 +73,7 @@ class BoundedTwin:
             on_full=on_full,
             max_rows=max_rows,
             outstanding=outstanding,
+            admission=admission_oracle(),
         )
 
     @property
@@ -165,7 +169,8 @@ class BoundedTwin:
         stats, counters = self.stats, self.oracle.counters
         assert stats.ids == stats.hits + stats.inserted + sum(stats.refused.values())
         reason = "pinned" if self.oracle.on_full == "evict" else "budget"
-        assert stats.refused[reason] == counters["refused"]
+        assert stats.refused["admission"] == counters["refused_admission"]
+        assert stats.refused[reason] == counters["refused"] - counters["refused_admission"]
         assert stats.evicted == counters["evicted"]
         assert stats.assign_refused == counters["assign_refused"]
 

@@ -14,7 +14,7 @@ Status CpuTable::Init() {
   DYNEMB_RETURN_IF_ERROR(CheckFirstRoom(config_, &plan));
   DYNEMB_RETURN_IF_ERROR(pool_.Grow(plan.room.row_capacity));
   DYNEMB_RETURN_IF_ERROR(index_.Grow(plan.room.num_buckets));
-  return Status();
+  return admitter_.Init();
 }
 
 Status CpuTable::MakeRoom(int64_t new_rows, int64_t* granted) {
@@ -117,12 +117,16 @@ int64_t CpuTable::EraseBelow(uint64_t score) {
 void CpuTable::EraseAll() {
   index_.EraseAll();
   pool_.GiveBackAll();
+  admitter_.Forget();
 }
 
 TableStats CpuTable::Stats() const {
-  TableStats stats{counters, pool_.size(),
+  TableStats stats{counters,
+                   pool_.size(),
                    static_cast<int64_t>(index_.view().num_buckets) * kSlotsPerBucket,
-                   index_.bytes(), pool_.capacity() * RowBytes(config_)};
+                   index_.bytes(),
+                   pool_.capacity() * RowBytes(config_),
+                   admitter_.bytes()};
   stats.counters.found = found.load();
   stats.counters.missing = missing.load();
   stats.counters.padded += padded.load();

@@ -8,6 +8,7 @@
 #include "core/row_init.h"
 #include "core/status.h"
 #include "core/types.h"
+#include "cpu/admit.h"
 #include "cpu/cpu_index.h"
 #include "cpu/init_row.h"
 #include "cpu/row_pool.h"
@@ -32,9 +33,10 @@ class CpuTable {
   explicit CpuTable(const TableConfig& config)
       : config_(config),
         layout_(config.Layout()),
-        pool_(layout_, config.score != ScoreKind::kNone) {}
+        pool_(layout_, config.score != ScoreKind::kNone),
+        admitter_(config.admission, config.admission_counters) {}
 
-  // Room for the configured first rows.
+  // Room for the configured first rows, and for the counters of admission.
   Status Init();
 
   // Makes room for as many of `new_rows` as budget and max_rows allow; *granted says
@@ -94,6 +96,7 @@ class CpuTable {
   float* Row(RowIndex row) const { return pool_.Row(row); }
   const IndexView& index() const { return index_.view(); }
   RowPool& pool() { return pool_; }
+  Admitter& admitter() { return admitter_; }
   const TableConfig& config() const { return config_; }
   const RowLayout& layout() const { return layout_; }
   TableScratch& scratch() { return scratch_; }
@@ -110,6 +113,7 @@ class CpuTable {
   RowLayout layout_;
   CpuIndex index_;
   RowPool pool_;
+  Admitter admitter_;
   TableScratch scratch_;
   EvictedKeys evicted_;
   uint32_t last_evicted_epoch_ = 0;

@@ -1,7 +1,8 @@
-// Find or insert. Ids of all features of a table are one batch: probe, make room
-// and insert what is absent, number the distinct rows, gather.
+// Find or insert. Ids of all features of a table are one batch: probe, admit, make
+// room and insert what is absent, number the distinct rows, gather.
 #include <atomic>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "cpu/cpu_backend.h"
@@ -20,11 +21,6 @@ struct FeatureWork {
   int64_t first;  // of its ids among the table's
 };
 
-struct Miss {
-  int64_t id;  // among the table's
-  Key key;
-};
-
 struct TableWork {
   CpuTable* table;
   std::vector<FeatureWork> features;
@@ -32,8 +28,9 @@ struct TableWork {
   int64_t* rows = nullptr;         // [num_ids]: row numbers and kRow... codes
   int64_t* unique_rows = nullptr;  // [num_ids], an output
   int64_t num_padded = 0;
-  std::vector<Miss> misses;  // in the order of the ids
-  int64_t granted = 0;       // distinct new keys that have room
+  std::vector<Miss> misses;  // in the order of the ids; then those admitted
+  Admission admission;
+  int64_t granted = 0;  // distinct new keys that have room
   int64_t inserted = 0;
   uint32_t epoch = 0;          // of this pass
   uint32_t oldest_pinned = 0;  // rows claimed since make way for nobody
@@ -78,7 +75,19 @@ uint64_t Probe(TableWork& work) {
   return checksum;
 }
 
-// Phase 2, changes no key or row: room for the distinct new keys.
+// Phase 2, changes nothing: which absent keys are let in.
+void Admit(TableWork& work) {
+  const uint64_t lookup = static_cast<uint64_t>(work.table->counters.lookups) + 1;
+  work.admission = work.table->admitter().Decide(lookup, &work.misses);
+  for (int64_t id : work.admission.refused) work.rows[id] = kRowRefused;
+}
+
+// The same of a batch that came before: its keys may be there by now.
+void AdmitAgain(TableWork& work) {
+  for (int64_t id : work.table->admitter().last_refused()) work.rows[id] = kRowRefused;
+}
+
+// Phase 3, changes no key or row: room for the distinct new keys.
 Status MakeRoomFor(TableWork& work) {
   if (work.misses.empty()) return Status();
   CpuTable& table = *work.table;
@@ -100,7 +109,7 @@ struct NewRow {
   Key key;
 };
 
-// Phase 3, bounded tables: no hit of the batch makes way for its new keys.
+// Phase 4, bounded tables: no hit of the batch makes way for its new keys.
 void PinHits(const TableWork& work) {
   constexpr int64_t kAhead = 24;
   uint64_t* stamps = work.table->pool().stamps();
@@ -133,7 +142,7 @@ RowIndex InsertOne(TableWork& work, KeyHash hash, Key key, std::vector<NewRow>& 
   return row;
 }
 
-// Phase 4: absent keys become rows, in the order of the ids.
+// Phase 5: absent keys become rows, in the order of the ids.
 void Insert(TableWork& work) {
   CpuTable& table = *work.table;
   std::vector<NewRow> fresh;
@@ -164,7 +173,7 @@ void Insert(TableWork& work) {
   work.inserted = std::ssize(fresh);
 }
 
-// Phase 5: numbers the distinct rows in order of first occurrence; returns how
+// Phase 6: numbers the distinct rows in order of first occurrence; returns how
 // many there are. A stamp of this epoch says that its row has a number, unless it
 // was pinned only.
 int32_t Claim(TableWork& work) {
@@ -197,7 +206,7 @@ int32_t Claim(TableWork& work) {
   return count;
 }
 
-// Phase 6, bounded tables: every id of the batch counts.
+// Phase 7, bounded tables: every id of the batch counts.
 void ScoreAll(const TableWork& work) {
   constexpr int64_t kAhead = 24;
   CpuTable& table = *work.table;
@@ -215,7 +224,7 @@ void ScoreAll(const TableWork& work) {
   }
 }
 
-// Phase 7.
+// Phase 8.
 void GatherAll(const TableWork& work) {
   for (const FeatureWork& feature : work.features) {
     ThreadPool::Shared().ParallelFor(
@@ -226,8 +235,10 @@ void GatherAll(const TableWork& work) {
   }
 }
 
-void Count(const TableWork& work) {
+void Count(TableWork& work) {
   TableCounters& counters = work.table->counters;
+  const int64_t not_admitted = std::ssize(work.admission.refused);
+  work.table->admitter().Remember(std::move(work.admission));
   int64_t refused = 0;
   for (const Miss& miss : work.misses) refused += work.rows[miss.id] == kRowRefused;
   int64_t ids = work.num_ids - work.num_padded;
@@ -235,7 +246,8 @@ void Count(const TableWork& work) {
   counters.ids += ids;
   counters.inserted += work.inserted;
   (evicts ? counters.refused_pinned : counters.refused_budget) += refused;
-  counters.hits += ids - work.inserted - refused;
+  counters.refused_admission += not_admitted;
+  counters.hits += ids - work.inserted - refused - not_admitted;
   counters.padded += work.num_padded;
 }
 
@@ -265,6 +277,7 @@ Status CpuBackend::Lookup(const Executor&, TokenPair token, const LookupBatch& b
   }
   bool replay = false;
   DYNEMB_RETURN_IF_ERROR(CheckLookupToken(*token.in, checksum, &replay));
+  for (TableWork& work : all) replay ? AdmitAgain(work) : Admit(work);
   if (!replay) {
     for (TableWork& work : all) DYNEMB_RETURN_IF_ERROR(MakeRoomFor(work));
   }

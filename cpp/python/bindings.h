@@ -77,6 +77,11 @@ inline TableConfig ConfigFromDict(const nb::dict& fields, uint64_t seed) {
   config.trainable = nb::cast<bool>(fields["trainable"]);
   config.max_rows = nb::cast<int64_t>(fields["max_rows"]);
   config.score = static_cast<ScoreKind>(nb::cast<int>(fields["score"]));
+  config.admission = {static_cast<AdmissionKind>(nb::cast<int>(fields["admission"])),
+                      nb::cast<uint64_t>(fields["admission_threshold"]),
+                      nb::cast<uint64_t>(fields["admission_limit"]),
+                      SplitMix64(RowInitStream(seed, config.name))};
+  config.admission_counters = nb::cast<int64_t>(fields["admission_counters"]);
   config.recorded_evictions = nb::cast<int64_t>(fields["recorded_evictions"]);
   config.max_outstanding = nb::cast<int64_t>(fields["max_outstanding"]);
   return config;
@@ -110,12 +115,14 @@ inline nb::dict StatsToDict(const TableStats& stats) {
   out["capacity"] = stats.capacity;
   out["index_bytes"] = stats.index_bytes;
   out["row_bytes"] = stats.row_bytes;
+  out["admission_bytes"] = stats.admission_bytes;
   out["lookups"] = c.lookups;
   out["ids"] = c.ids;
   out["hits"] = c.hits;
   out["inserted"] = c.inserted;
   out["refused_budget"] = c.refused_budget;
   out["refused_pinned"] = c.refused_pinned;
+  out["refused_admission"] = c.refused_admission;
   out["evicted"] = c.evicted;
   out["padded"] = c.padded;
   out["found"] = c.found;

@@ -18,6 +18,7 @@ struct TableStats {
   int64_t capacity;  // slots
   Bytes index_bytes;
   Bytes row_bytes;
+  Bytes admission_bytes = 0;
 };
 
 // A token is the group's version. A verb that changes the group takes the

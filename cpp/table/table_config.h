@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/admit.h"
 #include "core/optimizer/dispatch.h"
 #include "core/row_init.h"
 #include "core/row_layout.h"
@@ -28,6 +29,8 @@ struct TableConfig {
   float missing_value = 0.0f;
   bool trainable = true;
   ScoreKind score = ScoreKind::kNone;  // any other: the table is bounded
+  AdmissionRule admission{};           // who is let in; by default everyone
+  int64_t admission_counters = 0;      // a multiple of kCountersPerBlock by a power of two
   int64_t recorded_evictions = 0;      // kept for drain_evicted, at most
   int64_t max_outstanding = 4;         // latest lookups of the group that may pin rows
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dynemb_jax as dj
-from dynemb_jax.group import refuse_eviction
+from dynemb_jax.group import refuse_admission, refuse_eviction
 
 BAD = {
     "dim zero": ({"dim": 0}, "dim"),
@@ -23,6 +23,7 @@ BAD = {
     "missing_row": ({"missing_row": "zero"}, "missing_row"),
     "optimizer": ({"optimizer": "adagrad"}, "optimizer"),
     "initializer": ({"initializer": 0.5}, "initializer"),
+    "admission": ({"admission": 2}, "admission"),
     "empty name": ({"name": ""}, "name"),
     "name": ({"name": "user table"}, "name"),
 }
@@ -49,7 +50,6 @@ def test_an_unknown_option_is_refused_and_the_known_ones_are_named():
 
 
 NOT_YET = {
-    "admission": object(),
     "placement": "host",
     "dtype": jnp.bfloat16,
 }
@@ -104,6 +104,32 @@ def test_eviction_on_a_gpu_is_not_there_yet_and_says_so():
     refuse_eviction("cpu", tables)
     with pytest.raises(NotImplementedError, match=r"items.*eviction.*JAX_PLATFORMS=cpu"):
         refuse_eviction("gpu", tables)
+
+
+@pytest.mark.parametrize("threshold", [0, -1, 256, 2.0, True, None])
+def test_an_impossible_threshold_is_refused(threshold):
+    with pytest.raises(dj.errors.ConfigError, match=r"threshold of admission.frequency .*write"):
+        dj.admission.frequency(threshold)
+
+
+@pytest.mark.parametrize("counters", [0, -1, 2.5, True, None, 2**41])
+def test_an_impossible_number_of_counters_is_refused(counters):
+    with pytest.raises(dj.errors.ConfigError, match=r"counters of admission.frequency .*write"):
+        dj.admission.frequency(2, counters=counters)
+
+
+@pytest.mark.parametrize("p", [0, -0.1, 1.1, float("nan"), True, None, "half"])
+def test_an_impossible_probability_is_refused(p):
+    with pytest.raises(dj.errors.ConfigError, match=r"p of admission.probability .*write"):
+        dj.admission.probability(p)
+
+
+def test_admission_on_a_gpu_is_not_there_yet_and_says_so():
+    tables = (dj.TableConfig("items", 4, admission=dj.admission.frequency(2)),)
+
+    refuse_admission("cpu", tables)
+    with pytest.raises(NotImplementedError, match=r"items.*admission.*JAX_PLATFORMS=cpu"):
+        refuse_admission("gpu", tables)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, None, 1 << 20])

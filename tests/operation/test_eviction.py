@@ -192,7 +192,7 @@ def test_a_batch_with_more_new_keys_than_rows_refuses_the_surplus():
     twin.train(np.repeat(np.arange(20), 2))
 
     twin.check([*range(20), 100, 101])
-    assert twin.stats.refused == {"budget": 0, "pinned": 24}
+    assert twin.stats.refused == {"budget": 0, "pinned": 24, "admission": 0}
     assert twin.stats.rows == 8
 
 
@@ -238,7 +238,7 @@ def test_keys_of_one_home_are_all_found_in_a_table_with_room():
 
     twin.lookup(same)
 
-    assert twin.stats.refused == {"budget": 0, "pinned": 0}
+    assert twin.stats.refused == {"budget": 0, "pinned": 0, "admission": 0}
     assert dj.contains(twin.emb, "items", same).all()
 
 

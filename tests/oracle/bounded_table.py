@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tests.oracle.admission import Everyone
 from tests.oracle.dict_table import DictTable, OracleFullError
 
 SLOTS = 31
@@ -55,10 +56,21 @@ class BoundedTable:
     this oracle's business.
     """
 
-    def __init__(self, contents: DictTable, paths, *, policy, on_full, max_rows, outstanding=4):
+    def __init__(
+        self,
+        contents: DictTable,
+        paths,
+        *,
+        policy,
+        on_full,
+        max_rows,
+        outstanding=4,
+        admission=None,
+    ):
         self.contents, self.paths = contents, paths
         self.policy, self.on_full, self.max_rows = policy, on_full, max_rows
         self.max_outstanding = outstanding
+        self.admission = admission or Everyone()
         self.places = {}
         self.num_buckets = 1
         self.epoch = self.clock = 0
@@ -160,8 +172,13 @@ class BoundedTable:
     def lookup(self, keys, num_buckets, scores=None):
         """Returns rows, float64 [n, dim], and what the update needs."""
         keys = DictTable._keys(keys)
-        new = [key for key in dict.fromkeys(keys) if key not in self.places]
+        absent = [key for key in keys if key not in self.places]
+        judged = self.admission.judge(absent, self.counters["lookups"] + 1)
+        new = {key for key, admitted in zip(absent, judged, strict=True) if admitted}
         room = self._make_room(len(new), num_buckets) if new else 0
+        self.admission.remember(absent)
+        judged = iter(judged)
+        absent = set(absent)
         self.epoch += 1
         self.clock += 1
         self.recent = [*self.recent, self.epoch][-self.max_outstanding :]
@@ -172,14 +189,17 @@ class BoundedTable:
         for i, key in enumerate(keys):
             self.counters["ids"] += 1
             is_hit = served = key in self.places
-            if not is_hit:
+            admitted = key not in absent or next(judged)
+            self.counters["refused_admission"] += not admitted
+            if not is_hit and admitted:
                 served, room = self._insert(key, room)
             outcome = "hits" if is_hit else "inserted" if served else "refused"
             self.counters[outcome] += 1
             looked.served.append(served)
             if served:
                 self._touch(key, 0 if scores is None else int(scores[i]))
-        return self.contents.values(keys), looked
+        served = np.array(looked.served, bool)[:, None]
+        return np.where(served, self.contents.values(keys), 0.0), looked
 
     def apply(self, lookups, grads, **options):
         """One update over several lookups; grads float [lookups, n, dim]."""
@@ -228,3 +248,4 @@ class BoundedTable:
     def clear(self):
         """Forgets all."""
         self.erase(list(self.places))
+        self.admission.forget()
