@@ -58,7 +58,7 @@ class TableConfig(metaclass=_Strict):
         optimizer: how rows learn, from :mod:`dynemb_jax.optimizers`.
         initializer: first values of rows, from :mod:`dynemb_jax.initializers`.
         eviction: which keys to forget when the table is full, from :mod:`dynemb_jax.eviction`;
-            None: tables grow. A policy needs its ``max_rows``, or ``max_bytes``, or both.
+            None: tables grow. A policy needs its ``max_rows``, ``max_bytes``, or a time to live.
         admission: which keys to let in, from :mod:`dynemb_jax.admission`; None: all.
         max_load: share of the index's slots in use before it doubles, in (0, 1).
         initial_rows: rows to make room for at the start.
@@ -145,10 +145,11 @@ class TableConfig(metaclass=_Strict):
                     "on_full='drop'."
                 )
             return
-        if policy.max_rows is None and self.max_bytes is None:
+        if policy.max_rows is None and self.max_bytes is None and not policy.has_ttl:
             raise ConfigError(
                 f"table {self.name!r}: eviction={policy!r} has no bound, so nothing would ever be "
-                "evicted; write max_rows=1_000_000 in the policy, or max_bytes in the TableConfig."
+                "evicted; write max_rows=1_000_000 in the policy, max_bytes in the TableConfig, or "
+                "eviction.ttl(policy, steps=10_000)."
             )
         if policy.max_rows is not None and self.initial_rows > policy.max_rows:
             raise ConfigError(

@@ -13,11 +13,11 @@ from dynemb_jax.host import wait
 
 
 class EvictedKeys(NamedTuple):
-    """Keys that made way for others, in the order in which they did; as NumPy arrays."""
+    """Keys that made way for others or expired, in the order in which they did; NumPy arrays."""
 
     keys: np.ndarray  # uint64[n]
     scores: np.ndarray  # uint64[n], as they were then
-    lost: int  # evictions that were not recorded: the policy's `record` was too small
+    lost: int  # keys that were not recorded: the policy's `record` was too small
 
 
 def erase_if(emb: Embeddings, table: str, *, score_below: int) -> Embeddings:
@@ -71,7 +71,7 @@ def clear(emb: Embeddings, table: str) -> Embeddings:
 
 
 def drain_evicted(emb: Embeddings, table: str) -> EvictedKeys:
-    """Takes the keys that were evicted since the last call; waits for the token.
+    """Takes the keys that were evicted or expired since the last call; waits for the token.
 
     Args:
         emb: the Embeddings.

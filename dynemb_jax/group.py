@@ -190,6 +190,7 @@ def _native_fields(table: TableConfig, max_outstanding: int) -> dict[str, Any]:
     is_initial = table.missing_row == "initializer"
     policy = table.eviction
     max_rows = None if policy is None else policy.max_rows
+    ttl_clock, ttl = (0, 0) if policy is None else policy.native_ttl()
     admits = table.admission.native() if table.admission else admission.NativeRule(0)
     return {
         "name": table.name,
@@ -212,6 +213,9 @@ def _native_fields(table: TableConfig, max_outstanding: int) -> dict[str, Any]:
         "on_full": _ON_FULL[table.on_full or "error"],
         "max_rows": -1 if max_rows is None else int(max_rows),
         "score": 0 if policy is None else policy.native,
+        "half_life": 1 if policy is None else policy.half_life,
+        "ttl_clock": ttl_clock,
+        "ttl": ttl,
         "admission": admits.kind,
         "admission_threshold": admits.threshold,
         "admission_limit": admits.limit,

@@ -54,6 +54,7 @@ class TableStats:
         assign_refused: rows that assign had no room for under ``on_full="drop"`` or "evict".
         erased: keys erased.
         evicted: keys that made way for new ones.
+        expired: keys that were not touched within their time to live.
     """
 
     rows: int
@@ -79,6 +80,7 @@ class TableStats:
     assign_refused: int
     erased: int
     evicted: int
+    expired: int
     refused: dict[str, int] = field(default_factory=dict)
 
 

@@ -15,7 +15,8 @@ from tests.oracle.dict_table import DictTable, OracleFullError
 from tests.plugins import ADMISSIONS, INITIALIZERS, OPTIMIZERS
 from tests.twin import assert_close, assert_same_stats, keys, random_grads, u64
 
-POLICIES = ("lru", "timestamp", "lfu", "custom")
+POLICIES = ("lru", "timestamp", "lfu", "custom", "decayed")
+HALF_LIFE = 3  # of "decayed", which is lfu(decay=)
 ON_FULL = ("evict", "drop", "error")
 RECORD = 1000
 
@@ -27,9 +28,14 @@ def paths(some_keys, num_buckets, length):
     return out.tolist()
 
 
-def bounded(policy="lru", max_rows=None, dim=4, *, record=0, outstanding=4, **config):
+def bounded(policy="lru", max_rows=None, dim=4, *, record=0, outstanding=4, ttl=None, **config):
     """Embeddings of one table "items" with a policy."""
-    eviction = getattr(dj.eviction, policy)(max_rows, record=record)
+    if policy == "decayed":
+        eviction = dj.eviction.lfu(max_rows, record=record, decay=HALF_LIFE)
+    else:
+        eviction = getattr(dj.eviction, policy)(max_rows, record=record)
+    if ttl is not None:
+        eviction = dj.eviction.ttl(eviction, steps=ttl)
     table = dj.TableConfig("items", dim, eviction=eviction, **config)
     return dj.create(dj.FeatureConfig(table), max_outstanding=outstanding)
 
@@ -47,6 +53,7 @@ class BoundedTwin:
         outstanding=4,
         optimizer="adagrad",
         admission="everyone",
+        ttl=None,
         **config,
     ):
         admits, admission_oracle = ADMISSIONS[admission]
@@ -63,6 +70,7 @@ class BoundedTwin:
             optimizer=rule,
             initializer=first,
             admission=admits,
+            ttl=ttl,
             **config,
         )
         contents = DictTable("items", dim, optimizer=reference, first_rows=first_rows)
@@ -74,6 +82,8 @@ class BoundedTwin:
             max_rows=max_rows,
             outstanding=outstanding,
             admission=admission_oracle(),
+            ttl=ttl,
+            half_life=HALF_LIFE,
         )
 
     @property
@@ -171,7 +181,7 @@ class BoundedTwin:
         reason = "pinned" if self.oracle.on_full == "evict" else "budget"
         assert stats.refused["admission"] == counters["refused_admission"]
         assert stats.refused[reason] == counters["refused"] - counters["refused_admission"]
-        assert stats.evicted == counters["evicted"]
+        assert (stats.evicted, stats.expired) == (counters["evicted"], counters["expired"])
         assert stats.assign_refused == counters["assign_refused"]
 
     def check(self, others=()):

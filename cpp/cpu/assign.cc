@@ -45,7 +45,7 @@ Status CpuBackend::Assign(const Executor&, TokenPair token, const AssignBatch& b
   int64_t room = 0;
   DYNEMB_RETURN_IF_ERROR(target.MakeRoom(CountNew(target, keys), &room));
   const uint32_t epoch = NextEpoch();
-  const uint64_t score = target.ScoreNow();
+  const uint64_t score = target.ScoreNow(), time = target.TtlNow();
   if (target.is_bounded()) PinPresent(target, keys, epoch);
   for (int64_t i = 0; i < std::ssize(keys); ++i) {
     Key key = keys[static_cast<size_t>(i)];
@@ -65,7 +65,7 @@ Status CpuBackend::Assign(const Executor&, TokenPair token, const AssignBatch& b
     }
     if (target.is_bounded()) {
       if (present == kNoRow) target.PinNew(row, epoch);
-      target.Score(row, score);
+      target.Score(row, score, time);
     }
     std::copy_n(batch.rows + i * layout.dim, layout.dim, target.Row(row));
     target.InitState(row);

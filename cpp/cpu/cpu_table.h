@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 #include "core/hash.h"
 #include "core/row_init.h"
@@ -33,7 +34,7 @@ class CpuTable {
   explicit CpuTable(const TableConfig& config)
       : config_(config),
         layout_(config.Layout()),
-        pool_(layout_, config.score != ScoreKind::kNone),
+        pool_(layout_, config.score != ScoreKind::kNone, config.StoresTouches()),
         admitter_(config.admission, config.admission_counters) {}
 
   // Room for the configured first rows, and for the counters of admission.
@@ -53,7 +54,8 @@ class CpuTable {
   RowIndex EvictAndInsert(KeyHash hash, Key key, uint32_t oldest_pinned);
 
   // Of bounded tables. Pin: the row is of the batch `epoch`, without a number in it
-  // yet. Score: an id has touched the row, which is worth `value` (see TouchedScore).
+  // yet. Score: an id has touched the row, which is worth `value` (see TouchedScore) at
+  // `time` by the clock of the time to live.
   void Pin(RowIndex row, uint32_t epoch) {
     pool_.stamps()[static_cast<int64_t>(row)] = uint64_t{epoch} << 32 | kUnnumbered;
   }
@@ -61,12 +63,15 @@ class CpuTable {
     pool_.scores()[static_cast<int64_t>(row)] = 0;  // was another key's
     Pin(row, epoch);
   }
-  void Score(RowIndex row, uint64_t value) {
+  void Score(RowIndex row, uint64_t value, uint64_t time) {
     uint64_t& score = pool_.scores()[static_cast<int64_t>(row)];
     score = TouchedScore(config_.score, score, value);
+    if (config_.StoresTouches()) pool_.touches()[static_cast<int64_t>(row)] = time;
   }
-  // What a touch is worth now: the step, or the time.
+  // What a touch is worth now: the step, the time, or its weight.
   uint64_t ScoreNow();
+  // Now by the clock of the time to live.
+  uint64_t TtlNow();
 
   // Writes the first value of a row.
   void InitEmbedding(RowIndex row, Key key) {
@@ -82,9 +87,13 @@ class CpuTable {
   // first to be taken again.
   int64_t EraseBelow(uint64_t score);
   void EraseAll();
+  // Before the next training lookup: forgets rows whose last touch is longer ago than
+  // they may live, unless they are pinned. Looks once an eighth of that time.
+  void Expire(uint32_t oldest_pinned);
 
   bool is_bounded() const { return config_.score != ScoreKind::kNone; }
-  // Latest claim of any row that was evicted: acts of earlier epochs hold their rows.
+  // Latest claim of any row that was evicted or has expired: acts of earlier epochs hold their
+  // rows.
   uint32_t last_evicted_epoch() const { return last_evicted_epoch_; }
   // Epochs start anew.
   void ForgetClaims() {
@@ -107,6 +116,14 @@ class CpuTable {
   std::atomic<int64_t> found{0}, missing{0}, padded{0};
 
  private:
+  // Erases the keys for whose row goes(row) holds and frees their rows, so that the
+  // smallest is the first to be taken again. Returns them, ascending.
+  template <class Goes>
+  std::vector<Entry> EraseWhere(Goes&& goes);
+  // The key has lost its row, which keeps its stamp and score for now.
+  void RecordEvicted(Key key, RowIndex row);
+  uint64_t Nanoseconds();
+
   Status Full(const Room& now, int64_t new_rows, int64_t granted) const;
 
   TableConfig config_;
@@ -117,7 +134,8 @@ class CpuTable {
   TableScratch scratch_;
   EvictedKeys evicted_;
   uint32_t last_evicted_epoch_ = 0;
-  uint64_t last_time_ = 0;  // clocks may be set back
+  uint64_t last_time_ = 0;    // clocks may be set back
+  uint64_t last_expiry_ = 0;  // when Expire looked, by the clock of the time to live
 };
 
 }  // namespace dynemb

@@ -210,7 +210,7 @@ int32_t Claim(TableWork& work) {
 void ScoreAll(const TableWork& work) {
   constexpr int64_t kAhead = 24;
   CpuTable& table = *work.table;
-  const uint64_t now = table.ScoreNow();
+  const uint64_t now = table.ScoreNow(), time = table.TtlNow();
   for (const FeatureWork& feature : work.features) {
     const int64_t* rows = work.rows + feature.first;
     const uint64_t* given = feature.input->scores;
@@ -219,7 +219,8 @@ void ScoreAll(const TableWork& work) {
       if (i + kAhead < num_ids && rows[i + kAhead] >= 0) {
         __builtin_prefetch(table.pool().scores() + rows[i + kAhead], 1);
       }
-      if (rows[i] >= 0) table.Score(RowIndex{rows[i]}, given == nullptr ? now : given[i]);
+      if (rows[i] < 0) continue;
+      table.Score(RowIndex{rows[i]}, given == nullptr ? now : given[i], time);
     }
   }
 }
@@ -271,6 +272,9 @@ Status CpuBackend::Lookup(const Executor&, TokenPair token, const LookupBatch& b
     work.rows = work.table->scratch().rows.Get(work.num_ids);
   }
 
+  if (CheckToken(*token.in).ok()) {  // else it is a replay, or an error
+    for (TableWork& work : all) work.table->Expire(OldestPinned(epoch_ + 1));
+  }
   uint64_t checksum = 0;
   for (size_t t = 0; t < all.size(); ++t) {
     checksum = Mix64(checksum + Probe(all[t]) + static_cast<uint64_t>(batch.tables[t]));

@@ -11,6 +11,9 @@ Status RowPool::Grow(int64_t rows) {
   if (scored_) {
     DYNEMB_RETURN_IF_ERROR(scores_.Commit(rows * static_cast<Bytes>(sizeof(uint64_t))));
   }
+  if (touched_) {
+    DYNEMB_RETURN_IF_ERROR(touches_.Commit(rows * static_cast<Bytes>(sizeof(uint64_t))));
+  }
   capacity_ = rows;
   return Status();
 }

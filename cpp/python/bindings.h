@@ -77,6 +77,9 @@ inline TableConfig ConfigFromDict(const nb::dict& fields, uint64_t seed) {
   config.trainable = nb::cast<bool>(fields["trainable"]);
   config.max_rows = nb::cast<int64_t>(fields["max_rows"]);
   config.score = static_cast<ScoreKind>(nb::cast<int>(fields["score"]));
+  config.half_life = nb::cast<int64_t>(fields["half_life"]);
+  config.ttl_clock = static_cast<TtlClock>(nb::cast<int>(fields["ttl_clock"]));
+  config.ttl = nb::cast<int64_t>(fields["ttl"]);
   config.admission = {static_cast<AdmissionKind>(nb::cast<int>(fields["admission"])),
                       nb::cast<uint64_t>(fields["admission_threshold"]),
                       nb::cast<uint64_t>(fields["admission_limit"]),
@@ -124,6 +127,7 @@ inline nb::dict StatsToDict(const TableStats& stats) {
   out["refused_pinned"] = c.refused_pinned;
   out["refused_admission"] = c.refused_admission;
   out["evicted"] = c.evicted;
+  out["expired"] = c.expired;
   out["padded"] = c.padded;
   out["found"] = c.found;
   out["missing"] = c.missing;

@@ -26,6 +26,7 @@ struct TableCounters {
   int64_t rows_copied = 0;        // rows moved by growth; stays 0 by design
   int64_t refused_pinned = 0;     // on_full="evict": no entry that may go
   int64_t evicted = 0;            // keys that made way for new ones
+  int64_t expired = 0;            // keys that nobody touched for longer than they may live
   int64_t refused_admission = 0;  // ids of absent keys that were not let in
 };
 

@@ -16,10 +16,12 @@ inline Bytes RowBytes(const RowLayout& layout) {
   return layout.StrideBytes() + static_cast<Bytes>(sizeof(uint64_t));
 }
 
-// The same of a table, with the score of a bounded one.
+// The same of a table, with the score of a bounded one and the last touch of one whose
+// rows expire.
 inline Bytes RowBytes(const TableConfig& config) {
-  const Bytes score = config.score == ScoreKind::kNone ? 0 : sizeof(uint64_t);
-  return RowBytes(config.Layout()) + score;
+  const Bytes word = sizeof(uint64_t);
+  return RowBytes(config.Layout()) + (config.score == ScoreKind::kNone ? 0 : word) +
+         (config.StoresTouches() ? word : 0);
 }
 
 // Rows that `num_buckets` buckets may hold at the load limit; at least 1.

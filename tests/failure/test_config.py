@@ -106,6 +106,35 @@ def test_eviction_on_a_gpu_is_not_there_yet_and_says_so():
         refuse_eviction("gpu", tables)
 
 
+@pytest.mark.parametrize("decay", [0, -1, 2.5, True, 2**32, "slow"])
+def test_an_impossible_half_life_is_refused(decay):
+    with pytest.raises(dj.errors.ConfigError, match=r"decay of eviction.lfu .*write"):
+        dj.eviction.lfu(max_rows=5, decay=decay)
+
+
+BAD_TTL = {
+    "no policy": (
+        lambda lru: dj.eviction.ttl(dj.eviction.lru, steps=5),
+        "takes an eviction policy",
+    ),
+    "nothing": (lambda lru: dj.eviction.ttl(lru), "either steps or seconds, got none"),
+    "both": (lambda lru: dj.eviction.ttl(lru, steps=5, seconds=5), "steps or seconds, got both"),
+    "steps 0": (lambda lru: dj.eviction.ttl(lru, steps=0), "steps of eviction.ttl .*got 0"),
+    "steps 2.0": (lambda lru: dj.eviction.ttl(lru, steps=2.0), "steps of eviction.ttl .*got 2.0"),
+    "seconds 0": (lambda lru: dj.eviction.ttl(lru, seconds=0), "seconds of eviction.ttl .*got 0"),
+    "nan": (lambda lru: dj.eviction.ttl(lru, seconds=float("nan")), "seconds of eviction.ttl"),
+    "bool": (lambda lru: dj.eviction.ttl(lru, seconds=True), "seconds of eviction.ttl .*got True"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TTL)
+def test_an_impossible_time_to_live_is_refused(case):
+    make, text = BAD_TTL[case]
+
+    with pytest.raises(dj.errors.ConfigError, match=f"{text}.*write"):
+        make(dj.eviction.lru(max_rows=5))
+
+
 @pytest.mark.parametrize("threshold", [0, -1, 256, 2.0, True, None])
 def test_an_impossible_threshold_is_refused(threshold):
     with pytest.raises(dj.errors.ConfigError, match=r"threshold of admission.frequency .*write"):

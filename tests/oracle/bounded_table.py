@@ -47,10 +47,36 @@ class Place:
     bucket: int
     score: int
     epoch: int  # of the last batch that touched it
+    touched: int = 0  # training lookups then
+    total: int = 0  # decayed sum of its ids
+
+
+def decayed_weight(lookup, half_life):
+    """What an id of a lookup weighs: 2 ** (lookup / half_life), doublings joined by straight lines.
+
+    Returns an integer, the weight times 2**32, its bits below the 33rd cut off.
+    """
+    period, rest = divmod(lookup, half_life)
+    return ((half_life + rest) << 32) // half_life << period
+
+
+def decayed_sum(total, weight):
+    """Their sum, cut off behind its first 33 bits."""
+    total += weight
+    surplus = max(0, total.bit_length() - 33)
+    return total >> surplus << surplus
+
+
+def decayed_score(total):
+    """64 bits that order like the sums: exponent plus one, then 32 binary places."""
+    if not total:
+        return 0
+    exponent = total.bit_length() - 33
+    return (exponent + 1 << 32) + (total >> exponent) % 2**32
 
 
 class BoundedTable:
-    """A table of at most `max_rows` keys under a policy: lru, timestamp, lfu or custom.
+    """A table of at most `max_rows` keys under a policy: lru, timestamp, lfu, custom or decayed.
 
     `num_buckets` of each verb is the size of the index after it: how far the index grows is not
     this oracle's business.
@@ -66,10 +92,13 @@ class BoundedTable:
         max_rows,
         outstanding=4,
         admission=None,
+        ttl=None,
+        half_life=1,
     ):
         self.contents, self.paths = contents, paths
         self.policy, self.on_full, self.max_rows = policy, on_full, max_rows
         self.max_outstanding = outstanding
+        self.ttl, self.last_expiry, self.half_life = ttl, 0, half_life
         self.admission = admission or Everyone()
         self.places = {}
         self.num_buckets = 1
@@ -156,7 +185,12 @@ class BoundedTable:
 
     def _touch(self, key, given):
         place = self.places[key]
-        if self.policy == "lfu":
+        place.touched = self.counters["lookups"]
+        if self.policy == "decayed":
+            weight = decayed_weight(self.counters["lookups"], self.half_life)
+            place.total = decayed_sum(place.total, weight)
+            place.score = decayed_score(place.total)
+        elif self.policy == "lfu":
             place.score = min(place.score + 1, LARGEST)
         else:
             now = {"lru": self.counters["lookups"], "timestamp": self.clock, "custom": given}
@@ -167,11 +201,31 @@ class BoundedTable:
             if key in self.places:
                 self.places[key].epoch = self.epoch
 
+    def _expire(self):
+        """Before a lookup; `ttl` in lookups. All rows are looked through once an eighth of it."""
+        now = self.counters["lookups"] + 1
+        if self.ttl is None or now - self.last_expiry < max(1, self.ttl // 8):
+            return
+        self.last_expiry = now
+        going = [
+            key
+            for key, place in self.places.items()
+            if now - place.touched > self.ttl
+            and not (self.outstanding and place.epoch >= self.outstanding[0])
+        ]
+        going.sort(key=lambda key: self.places[key].row)
+        gone = [self._forget(key) for key in going]
+        self.evicted += [(key, place.score) for key, place in zip(going, gone, strict=True)]
+        self.last_evicted = max([self.last_evicted, *(place.epoch for place in gone)])
+        self.free += [place.row for place in reversed(gone)]
+        self.counters["expired"] += len(gone)
+
     # The verbs.
 
     def lookup(self, keys, num_buckets, scores=None):
         """Returns rows, float64 [n, dim], and what the update needs."""
         keys = DictTable._keys(keys)
+        self._expire()
         absent = [key for key in keys if key not in self.places]
         judged = self.admission.judge(absent, self.counters["lookups"] + 1)
         new = {key for key, admitted in zip(absent, judged, strict=True) if admitted}

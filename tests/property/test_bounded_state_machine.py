@@ -27,14 +27,19 @@ seeds = st.integers(0, 2**32 - 1)
 class BoundedMachine(RuleBasedStateMachine):
     """Holds a twin and the lookups whose updates are to come."""
 
-    policies, modes, admission = POLICIES, ON_FULL, "everyone"
+    policies, modes, admission, ttl = POLICIES, ON_FULL, "everyone", None
 
     @initialize(data=st.data(), max_rows=st.sampled_from([5, 12, 40, 90]), k=st.integers(1, 4))
     def make(self, data, max_rows, k):
         policy = data.draw(st.sampled_from(self.policies))
         on_full = data.draw(st.sampled_from(self.modes))
         self.twin = BoundedTwin(
-            policy, max_rows, on_full=on_full, outstanding=k, admission=self.admission
+            policy,
+            max_rows,
+            on_full=on_full,
+            outstanding=k,
+            admission=self.admission,
+            ttl=self.ttl,
         )
         self.pending = []
 
@@ -94,9 +99,9 @@ class BoundedMachine(RuleBasedStateMachine):
             dj.close(self.twin.emb)
 
 
-def machine(name, policy, modes, admission="everyone"):
+def machine(name, policy, modes, admission="everyone", ttl=None):
     # Derandomised runs are seeded by the class, so each needs its own.
-    fields = {"policies": (policy,), "modes": modes, "admission": admission}
+    fields = {"policies": (policy,), "modes": modes, "admission": admission, "ttl": ttl}
     return type(name, (BoundedMachine,), fields)
 
 
@@ -112,6 +117,24 @@ def test_any_sequence_of_verbs_admits_what_the_oracle_predicts(admission):
     profile = settings.get_profile("default")
     kind = machine(f"Short{admission}", "lru", ON_FULL, admission)
     run_machine(kind, settings=settings(profile, max_examples=5, stateful_step_count=25))
+
+
+@pytest.mark.parametrize("ttl", [1, 3, 17])
+def test_any_sequence_of_verbs_outlives_what_the_oracle_predicts(ttl):
+    profile = settings.get_profile("default")
+    kind = machine(f"Short{ttl}", "lfu", ON_FULL, ttl=ttl)
+    run_machine(kind, settings=settings(profile, max_examples=5, stateful_step_count=25))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ttl", [1, 3, 17])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_many_sequences_of_verbs_outlive_what_the_oracle_predicts(policy, ttl):
+    profile = settings.get_profile("long")
+    kind = machine(
+        f"Long{policy}{ttl}", policy, ON_FULL, "second_id" if ttl == 3 else "everyone", ttl
+    )
+    run_machine(kind, settings=settings(profile, max_examples=30, stateful_step_count=50))
 
 
 @pytest.mark.long
