@@ -28,6 +28,7 @@ from dynemb_jax.inputs import Padded as Padded
 from dynemb_jax.keys import Keys as Keys
 from dynemb_jax.keys import hash_keys as hash_keys
 from dynemb_jax.keys import keys as keys
+from dynemb_jax.lookups import EvictedBatch as EvictedBatch
 from dynemb_jax.lookups import lookup as lookup
 from dynemb_jax.lookups import remat_policy as remat_policy
 from dynemb_jax.lookups import taps as taps
@@ -38,6 +39,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Activations",
     "Embeddings",
+    "EvictedBatch",
     "EvictedKeys",
     "FeatureConfig",
     "Keys",

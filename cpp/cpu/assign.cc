@@ -57,7 +57,8 @@ Status CpuBackend::Assign(const Executor&, TokenPair token, const AssignBatch& b
       row = target.FindOrInsert(hash, key, &inserted);
       --room;
     } else if (present == kNoRow && target.config().on_full == OnFull::kEvict) {
-      row = target.EvictAndInsert(hash, key, OldestPinned(epoch));
+      EvictedKey gone{};
+      row = target.EvictAndInsert(hash, key, OldestPinned(epoch), &gone);
     }
     if (row == kNoRow) {
       ++target.counters.assign_refused;

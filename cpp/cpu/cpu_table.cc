@@ -46,28 +46,30 @@ RowIndex CpuTable::FindOrInsert(KeyHash hash, Key key, bool* inserted) {
   return entry.Row();
 }
 
-RowIndex CpuTable::EvictAndInsert(KeyHash hash, Key key, uint32_t oldest_pinned) {
+RowIndex CpuTable::EvictAndInsert(KeyHash hash, Key key, uint32_t oldest_pinned, EvictedKey* gone) {
   const RowMarks marks{pool_.stamps(), pool_.scores(), oldest_pinned};
   const SlotRef victim = FindVictim(index_.view(), hash, marks);
   if (victim.slot < 0) return kNoRow;
   const Key victim_key = index_.view().EntryAt(victim).key;
   const RowIndex row = index_.Erase(victim);
-  RecordEvicted(victim_key, row);
+  *gone = RecordEvicted(victim_key, row);
   ++counters.evicted;
   bool inserted = false;
   index_.FindOrPlace(hash, key, &inserted).row_and_spare = static_cast<uint64_t>(row);
   return row;
 }
 
-void CpuTable::RecordEvicted(Key key, RowIndex row) {
+EvictedKey CpuTable::RecordEvicted(Key key, RowIndex row) {
   const int64_t position = static_cast<int64_t>(row);
   last_evicted_epoch_ =
       std::max(last_evicted_epoch_, static_cast<uint32_t>(pool_.stamps()[position] >> 32));
+  const EvictedKey evicted{key, pool_.scores()[position]};
   if (std::ssize(evicted_.keys) < config_.recorded_evictions) {
-    evicted_.keys.push_back({key, pool_.scores()[position]});
+    evicted_.keys.push_back(evicted);
   } else if (config_.recorded_evictions > 0) {
     ++evicted_.lost;
   }
+  return evicted;
 }
 
 uint64_t CpuTable::ScoreNow() {

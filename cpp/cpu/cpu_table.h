@@ -21,9 +21,10 @@ namespace dynemb {
 
 // Arrays that the verbs of one table reuse from call to call.
 struct TableScratch {
-  Scratch<int64_t> rows;       // lookup: row of each id
-  Scratch<int64_t> merged;     // update: unique rows over several lookups
-  Scratch<int32_t> positions;  // update: unique row of each lookup's unique row
+  Scratch<int64_t> rows;            // lookup: row of each id
+  Scratch<int64_t> merged;          // update: unique rows over several lookups
+  Scratch<int32_t> positions;       // update: unique row of each lookup's unique row
+  std::vector<EvictedKey> evicted;  // by the last lookup, if it was asked: a replay repeats it
 };
 
 // Low half of the stamp of a row that is claimed but not yet numbered.
@@ -50,8 +51,8 @@ class CpuTable {
   RowIndex FindOrInsert(KeyHash hash, Key key, bool* inserted);
 
   // The same for a key that is absent from a full table: the row of the key that
-  // makes way, or kNoRow if none may.
-  RowIndex EvictAndInsert(KeyHash hash, Key key, uint32_t oldest_pinned);
+  // makes way, which is *gone then, or kNoRow if none may.
+  RowIndex EvictAndInsert(KeyHash hash, Key key, uint32_t oldest_pinned, EvictedKey* gone);
 
   // Of bounded tables. Pin: the row is of the batch `epoch`, without a number in it
   // yet. Score: an id has touched the row, which is worth `value` (see TouchedScore) at
@@ -121,7 +122,7 @@ class CpuTable {
   template <class Goes>
   std::vector<Entry> EraseWhere(Goes&& goes);
   // The key has lost its row, which keeps its stamp and score for now.
-  void RecordEvicted(Key key, RowIndex row);
+  EvictedKey RecordEvicted(Key key, RowIndex row);
   uint64_t Nanoseconds();
 
   Status Full(const Room& now, int64_t new_rows, int64_t granted) const;

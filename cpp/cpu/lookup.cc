@@ -32,9 +32,10 @@ struct TableWork {
   Admission admission;
   int64_t granted = 0;  // distinct new keys that have room
   int64_t inserted = 0;
-  uint32_t epoch = 0;          // of this pass
-  uint32_t oldest_pinned = 0;  // rows claimed since make way for nobody
-  bool replay = false;         // nothing changes
+  uint32_t epoch = 0;                      // of this pass
+  uint32_t oldest_pinned = 0;              // rows claimed since make way for nobody
+  bool replay = false;                     // nothing changes
+  const EvictedOutput* evicted = nullptr;  // an output, if asked for
 };
 
 // Phase 1, changes nothing. Returns a checksum of the ids.
@@ -132,8 +133,10 @@ RowIndex InsertOne(TableWork& work, KeyHash hash, Key key, std::vector<NewRow>& 
     // Room is used up: only keys that this batch has inserted are found.
     row = FindRow(table.index(), hash, key);
     if (row == kNoRow && table.config().on_full == OnFull::kEvict && !work.replay) {
-      row = table.EvictAndInsert(hash, key, work.oldest_pinned);
+      EvictedKey gone{};
+      row = table.EvictAndInsert(hash, key, work.oldest_pinned, &gone);
       inserted = row != kNoRow;
+      if (inserted && work.evicted != nullptr) table.scratch().evicted.push_back(gone);
     }
   }
   if (!inserted) return row;
@@ -236,6 +239,19 @@ void GatherAll(const TableWork& work) {
   }
 }
 
+void WriteEvicted(const TableWork& work) {
+  if (work.evicted == nullptr) return;
+  const EvictedOutput& out = *work.evicted;
+  std::fill_n(out.keys, out.capacity, Key{0});
+  std::fill_n(out.scores, out.capacity, uint64_t{0});
+  int32_t count = 0;
+  for (const EvictedKey& one : work.table->scratch().evicted) {
+    out.keys[count] = one.key;
+    out.scores[count++] = one.score;
+  }
+  *out.count = count;
+}
+
 void Count(TableWork& work) {
   TableCounters& counters = work.table->counters;
   const int64_t not_admitted = std::ssize(work.admission.refused);
@@ -270,6 +286,9 @@ Status CpuBackend::Lookup(const Executor&, TokenPair token, const LookupBatch& b
       work.num_ids += batch.features[f].NumIds();
     }
     work.rows = work.table->scratch().rows.Get(work.num_ids);
+    for (const EvictedOutput& output : batch.evicted) {
+      if (output.table == batch.tables[t]) work.evicted = &output;
+    }
   }
 
   if (CheckToken(*token.in).ok()) {  // else it is a replay, or an error
@@ -293,12 +312,16 @@ Status CpuBackend::Lookup(const Executor&, TokenPair token, const LookupBatch& b
     work.epoch = epoch;
     work.oldest_pinned = OldestPinned(epoch);
     work.replay = replay;
-    if (!replay) ++work.table->counters.lookups;
+    if (!replay) {
+      ++work.table->counters.lookups;
+      work.table->scratch().evicted.clear();
+    }
     if (bounded && !work.misses.empty()) PinHits(work);
     Insert(work);
     batch.header[kHeaderCounts + t] = Claim(work);
     if (bounded && !replay) ScoreAll(work);
     GatherAll(work);
+    WriteEvicted(work);
     if (!replay) Count(work);
   }
   if (replay) {
