@@ -15,6 +15,7 @@ from dynemb_jax.forget import EvictedKeys as EvictedKeys
 from dynemb_jax.forget import clear as clear
 from dynemb_jax.forget import drain_evicted as drain_evicted
 from dynemb_jax.forget import erase_if as erase_if
+from dynemb_jax.forget import shrink as shrink
 from dynemb_jax.host import TableRows as TableRows
 from dynemb_jax.host import TableStats as TableStats
 from dynemb_jax.host import assign as assign
@@ -68,6 +69,7 @@ __all__ = [
     "optimizers",
     "remat_policy",
     "resync",
+    "shrink",
     "stats",
     "taps",
 ]

@@ -1,4 +1,4 @@
-"""Host calls that forget many keys at once, or tell which ones a table has forgotten."""
+"""Host calls that forget many keys at once, tell which ones went, or give memory back."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -70,6 +70,32 @@ def clear(emb: Embeddings, table: str) -> Embeddings:
     )
 
 
+def shrink(emb: Embeddings) -> tuple[Embeddings, dict[str, int]]:
+    """Gives memory back that tables do not need after many of their keys went; waits for the token.
+
+    Each table is afterwards as large as a new one of its keys would be: index, rows and optimizer
+    state. Every key keeps its row's values, state and score, in another place. Meanwhile it takes
+    at most 64 MiB and 16 bytes for each key that finds its first bucket full.
+
+    Args:
+        emb: the current Embeddings.
+
+    Returns:
+        The next Embeddings, and the bytes that each table has given back, by its name. Activations
+        looked up before cannot be applied, if rows had to move.
+
+    Raises:
+        InputError, StaleStateError, ClosedError.
+        NotImplementedError: tables on a GPU.
+    """
+    group = _on_cpu(emb, "shrink")
+    version = int(np.asarray(emb.token)[0])
+    with typed():
+        version, freed = group.native.shrink(group.id, group.ordinal, version)
+        names = (table.name for table in group.tables)
+        return at_version(group, version), dict(zip(names, freed, strict=True))
+
+
 def drain_evicted(emb: Embeddings, table: str) -> EvictedKeys:
     """Takes the keys that were evicted or expired since the last call; waits for the token.
 
@@ -93,13 +119,18 @@ def drain_evicted(emb: Embeddings, table: str) -> EvictedKeys:
     return EvictedKeys(np.array(keys, np.uint64), np.array(scores, np.uint64), lost)
 
 
-def _target(emb: Embeddings, table: str, call: str) -> tuple[Group, int]:
+def _on_cpu(emb: Embeddings, call: str) -> Group:
     group = wait(emb, call)
     if group.device.platform != "cpu":
         raise NotImplementedError(
             f"{call} is not available yet on a GPU; name the keys in dynemb_jax.erase, or run with "
             "JAX_PLATFORMS=cpu."
         )
+    return group
+
+
+def _target(emb: Embeddings, table: str, call: str) -> tuple[Group, int]:
+    group = _on_cpu(emb, call)
     return group, group.table_position(table)
 
 

@@ -168,6 +168,14 @@ class BoundedTwin:
         self.emb = dj.erase_if(self.emb, "items", score_below=score_below)
         self.oracle.erase_if(score_below)
 
+    def shrink(self):
+        """Gives memory back, and says how much."""
+        before = self.stats.bytes
+        self.emb, freed = dj.shrink(self.emb)
+        self.oracle.shrink(self.num_buckets)
+        assert freed == {"items": before - self.stats.bytes}
+        return freed["items"]
+
     def clear(self):
         """Forgets all."""
         self.emb = dj.clear(self.emb, "items")

@@ -33,11 +33,16 @@ class CpuIndex {
   // index, paid for by the erasures.
   void TidyIfWorn();
 
+  // Merges buckets until `num_buckets` (a power of two, not larger than now) are left,
+  // and gives the memory of the others back. Keys keep their rows; they must fit.
+  void Shrink(uint64_t num_buckets);
+
   const IndexView& view() const { return view_; }
   Bytes bytes() const { return static_cast<Bytes>(view_.num_buckets) * kBytesPerBucket; }
 
  private:
   void Split();
+  void Merge(uint64_t num_buckets);
   void PlaceAgain(std::vector<Entry> overflowed);
 
   GrowableHostBuffer sectors_;

@@ -92,6 +92,10 @@ class CpuTable {
   // they may live, unless they are pinned. Looks once an eighth of that time.
   void Expire(uint32_t oldest_pinned);
 
+  // Gives memory that a new table of these rows would not have back. Tells whether any
+  // row has moved.
+  bool Shrink();
+
   bool is_bounded() const { return config_.score != ScoreKind::kNone; }
   // Latest claim of any row that was evicted or has expired: acts of earlier epochs hold their
   // rows.
@@ -124,6 +128,7 @@ class CpuTable {
   // The key has lost its row, which keeps its stamp and score for now.
   EvictedKey RecordEvicted(Key key, RowIndex row);
   uint64_t Nanoseconds();
+  void CloseUpRows();
 
   Status Full(const Room& now, int64_t new_rows, int64_t granted) const;
 

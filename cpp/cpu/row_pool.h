@@ -30,6 +30,14 @@ class RowPool {
   void GiveBack(RowIndex row) { free_.push_back(row); }
   void GiveBackAll();
 
+  // Free rows, ascending.
+  const std::vector<RowIndex>& SortedFree();
+  // All that a row has goes to another one.
+  void Move(RowIndex from, RowIndex to);
+  // The rows taken are the first ones now: the others are free, and what is behind
+  // `capacity` goes back to the system.
+  void Shrink(int64_t capacity);
+
   float* Row(RowIndex row) const {
     return reinterpret_cast<float*>(values_.data()) + static_cast<int64_t>(row) * stride_floats_;
   }

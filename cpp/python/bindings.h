@@ -253,6 +253,16 @@ void BindGroups(nb::module_& m) {
         return to;
       },
       nb::arg("group"), nb::arg("device"), nb::arg("version"), nb::arg("table"));
+  m.def(
+      "shrink",
+      [](int64_t group, int32_t device, int32_t from) {
+        int32_t to = 0;
+        std::vector<Bytes> freed;
+        OnGroup<Scope>(group, device,
+                       [&](Backend& backend) { return backend.Shrink(from, &freed, &to); });
+        return std::pair(to, freed);
+      },
+      nb::arg("group"), nb::arg("device"), nb::arg("version"));
   m.def("drain_evicted", &DrainEvicted<Scope>, nb::arg("group"), nb::arg("device"),
         nb::arg("table"));
   m.def("path_buckets", &PathBuckets, nb::arg("keys"), nb::arg("num_buckets"), nb::arg("buckets"));

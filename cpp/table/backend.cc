@@ -5,14 +5,15 @@ namespace {
 
 Status NotHere() {
   return MakeStatus(StatusCode::kConfig,
-                    "erase_if, clear and drain_evicted are not available on this device yet; run "
-                    "with JAX_PLATFORMS=cpu.");
+                    "erase_if, clear, shrink and drain_evicted are not available on this device "
+                    "yet; run with JAX_PLATFORMS=cpu.");
 }
 
 }  // namespace
 
 Status Backend::EraseBelow(int32_t, int, uint64_t, int32_t*) { return NotHere(); }
 Status Backend::Clear(int32_t, int, int32_t*) { return NotHere(); }
+Status Backend::Shrink(int32_t, std::vector<Bytes>*, int32_t*) { return NotHere(); }
 Status Backend::DrainEvicted(int, EvictedKeys*) { return NotHere(); }
 
 }  // namespace dynemb

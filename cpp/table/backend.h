@@ -55,10 +55,12 @@ class Backend {
   virtual Status Renew(int32_t* version) = 0;
   virtual Status Stats(std::vector<TableStats>* stats) = 0;
 
-  // Host calls of backends that have bounded tables. The first two change the
+  // Host calls of backends that have bounded tables. The first three change the
   // group, from version `from` to *to.
   virtual Status EraseBelow(int32_t from, int table, uint64_t score, int32_t* to);
   virtual Status Clear(int32_t from, int table, int32_t* to);
+  // Gives memory back that the tables do not need; freed: bytes per table. Rows may move.
+  virtual Status Shrink(int32_t from, std::vector<Bytes>* freed, int32_t* to);
   // Moves what has been recorded since the last call out of the table.
   virtual Status DrainEvicted(int table, EvictedKeys* evicted);
 

@@ -299,6 +299,31 @@ class BoundedTable:
         """Forgets what has a smaller score."""
         self.erase([key for key, place in self.places.items() if place.score < score_below])
 
+    def shrink(self, num_buckets):
+        """Rows close up, the smallest into the smallest; buckets of equal low bits become one."""
+        rows = len(self.places)
+        holes = sorted(row for row in self.free if row < rows)
+        behind = sorted((p for p in self.places.values() if p.row >= rows), key=lambda p: p.row)
+        for place, row in zip(behind, holes, strict=True):
+            place.row = row
+        if self.used > rows:
+            self.last_erase = self.epoch
+        self.free, self.used = [], rows
+        if num_buckets == self.num_buckets:
+            return
+        self.num_buckets = num_buckets
+        staying = {}
+        displaced = []
+        for key in sorted(self.places, key=lambda key: self.places[key].row):
+            place, home = self.places[key], self._home(key)
+            held = staying.setdefault(home, [])
+            if place.bucket % num_buckets == home and len(held) < SLOTS:
+                held.append(key)
+                place.bucket = home
+            else:
+                displaced.append(key)
+        self._place_again(displaced)
+
     def clear(self):
         """Forgets all."""
         self.erase(list(self.places))

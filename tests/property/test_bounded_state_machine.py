@@ -78,6 +78,10 @@ class BoundedMachine(RuleBasedStateMachine):
     def erase_if(self, score_below):
         self.twin.erase_if(score_below)
 
+    @rule()
+    def shrink(self):
+        self.twin.shrink()
+
     # Easy to draw, and forgets what makes the others interesting.
     @precondition(lambda self: len(self.twin.kept) > 30)
     @rule()
