@@ -1,5 +1,8 @@
 """A bounded table of the library beside the oracle that predicts its victims."""
 
+import os
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -21,6 +24,12 @@ ON_FULL = ("evict", "drop", "error")
 RECORD = 1000
 
 
+def resident_bytes():
+    """Memory of this process that is really there."""
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def paths(some_keys, num_buckets, length):
     """The first buckets of the keys' paths, as the library's debug view shows them."""
     out = np.zeros((len(some_keys), length), np.int64)
@@ -28,12 +37,16 @@ def paths(some_keys, num_buckets, length):
     return out.tolist()
 
 
+def eviction_of(policy, max_rows=None, *, record=0):
+    """A policy by the name that it has in these tests."""
+    if policy == "decayed":
+        return dj.eviction.lfu(max_rows, record=record, decay=HALF_LIFE)
+    return getattr(dj.eviction, policy)(max_rows, record=record)
+
+
 def bounded(policy="lru", max_rows=None, dim=4, *, record=0, outstanding=4, ttl=None, **config):
     """Embeddings of one table "items" with a policy."""
-    if policy == "decayed":
-        eviction = dj.eviction.lfu(max_rows, record=record, decay=HALF_LIFE)
-    else:
-        eviction = getattr(dj.eviction, policy)(max_rows, record=record)
+    eviction = eviction_of(policy, max_rows, record=record)
     if ttl is not None:
         eviction = dj.eviction.ttl(eviction, steps=ttl)
     table = dj.TableConfig("items", dim, eviction=eviction, **config)

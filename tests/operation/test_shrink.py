@@ -1,20 +1,11 @@
 """shrink gives back what keys have left, says how much, and changes no row."""
 
-import os
-import pathlib
-
 import numpy as np
 import pytest
 
 import dynemb_jax as dj
-from tests.bounded import POLICIES, BoundedTwin, bounded, paths
+from tests.bounded import POLICIES, BoundedTwin, bounded, paths, resident_bytes
 from tests.twin import SAME_LOW_HALF, SPECIAL_KEYS, Twin, create
-
-
-def resident_bytes():
-    """Memory of this process that is really there."""
-    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize("policy", POLICIES)
