@@ -206,7 +206,8 @@ def plot_hits(path: pathlib.Path, lines: list[HitRate]) -> None:
         )
         axes.spines[["top", "right"]].set_visible(False)
     panels[0][0].set_ylabel("ids that find their key, %")
-    panels[0][-1].legend(frameon=False, fontsize=8)
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper right", ncols=2, frameon=False, fontsize=8)
     figure.savefig(path, dpi=130)
 
 
@@ -225,13 +226,7 @@ def plot_retention(path: pathlib.Path, lines: list[Retention]) -> None:
     some = [line for line in lines if line.bound == "max_rows"]
     shares = [line.offered_over_capacity for line in some]
     axes.plot(shares, [line.unavoidable for line in some], "k:", label="cannot fit")
-    limits = [line for line in some if line.limit is not None]
-    axes.plot(
-        [line.offered_over_capacity for line in limits],
-        [line.limit for line in limits],
-        "rv",
-        label="allowed",
-    )
+    axes.plot(list(RETENTION_LIMITS), list(RETENTION_LIMITS.values()), "rv", label="allowed")
     axes.set_xlabel("distinct keys offered / rows")
     axes.set_ylabel("keys lost, %")
     axes.spines[["top", "right"]].set_visible(False)
