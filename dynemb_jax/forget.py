@@ -82,7 +82,7 @@ def shrink(emb: Embeddings) -> tuple[Embeddings, dict[str, int]]:
 
     Returns:
         The next Embeddings, and the bytes that each table has given back, by its name. Activations
-        looked up before cannot be applied, if rows had to move.
+        looked up before cannot be applied to it.
 
     Raises:
         InputError, StaleStateError, ClosedError.

@@ -137,9 +137,10 @@ std::vector<Entry> CpuTable::EraseWhere(Goes&& goes) {
       gone.push_back(entry);
     }
   }
-  std::sort(gone.begin(), gone.end(),
-            [](const Entry& a, const Entry& b) { return a.Row() < b.Row(); });
-  for (auto entry = gone.rbegin(); entry != gone.rend(); ++entry) pool_.GiveBack(entry->Row());
+  std::sort(gone.begin(), gone.end(), [](const Entry& a, const Entry& b) {
+    return HashKey(a.key).bits < HashKey(b.key).bits;
+  });
+  for (const Entry& entry : gone) pool_.GiveBack(entry.Row());
   return gone;
 }
 

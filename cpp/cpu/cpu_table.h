@@ -84,17 +84,15 @@ class CpuTable {
   void FillMissing(Key key, float* out) const;
 
   bool Erase(Key key);
-  // Erases what is scored lower; returns how many. The smallest of their rows is the
-  // first to be taken again.
+  // Erases what is scored lower; returns how many.
   int64_t EraseBelow(uint64_t score);
   void EraseAll();
   // Before the next training lookup: forgets rows whose last touch is longer ago than
   // they may live, unless they are pinned. Looks once an eighth of that time.
   void Expire(uint32_t oldest_pinned);
 
-  // Gives memory that a new table of these rows would not have back. Tells whether any
-  // row has moved.
-  bool Shrink();
+  // Gives memory that a new table of these rows would not have back. Rows may move.
+  void Shrink();
 
   bool is_bounded() const { return config_.score != ScoreKind::kNone; }
   // Latest claim of any row that was evicted or has expired: acts of earlier epochs hold their
@@ -121,8 +119,8 @@ class CpuTable {
   std::atomic<int64_t> found{0}, missing{0}, padded{0};
 
  private:
-  // Erases the keys for whose row goes(row) holds and frees their rows, so that the
-  // smallest is the first to be taken again. Returns them, ascending.
+  // Erases the keys for whose row goes(row) holds and frees their rows. Returns them in
+  // the order of their hashes.
   template <class Goes>
   std::vector<Entry> EraseWhere(Goes&& goes);
   // The key has lost its row, which keeps its stamp and score for now.

@@ -50,29 +50,26 @@ void CpuTable::CloseUpRows() {
   }
 }
 
-bool CpuTable::Shrink() {
+void CpuTable::Shrink() {
   const int64_t rows = pool_.size();
-  const bool moves = pool_.high_water() > rows;
-  if (moves) CloseUpRows();
+  if (pool_.high_water() > rows) CloseUpRows();
   // As much as a new table of these rows would take.
   const Room room = PlanRoom(config_, Room{1, 0}, 0, rows).room;
   pool_.Shrink(std::min(pool_.capacity(), room.row_capacity));
   index_.Shrink(std::min(index_.view().num_buckets, room.num_buckets));
   scratch_ = TableScratch{};
-  return moves;
 }
 
 Status CpuBackend::Shrink(int32_t from, std::vector<Bytes>* freed, int32_t* to) {
   std::unique_lock<std::shared_mutex> lock(mutex_);
   DYNEMB_RETURN_IF_ERROR(CheckToken(from));
-  bool moved = false;
   for (const auto& table : tables_) {
     const TableStats before = table->Stats();
-    moved |= table->Shrink();
+    table->Shrink();
     const TableStats after = table->Stats();
     freed->push_back(before.index_bytes + before.row_bytes - after.index_bytes - after.row_bytes);
   }
-  if (moved) ForgetLookups();
+  ForgetLookups();  // rows may have moved
   Advance({&from, to});
   return Status();
 }

@@ -145,6 +145,29 @@ def test_counts_fade():
     assert present(emb, [5]) == [True]
 
 
+def test_counts_are_halved_after_exactly_a_sixteenth_of_the_counters():
+    counters = 1 << 10  # halved by every 64th id
+    batches = [[5]] + [[1000 + turn] for turn in range(62)] + [[5], [5]]  # seen once, then twice
+    late = [[5]] + [[1000 + turn] for turn in range(63)] + [[5], [5]]  # halved before the second
+    again = [*late[:64], *([2000 + turn] for turn in range(64)), [5], [5]]
+    rule = dj.admission.frequency(2, counters=counters)
+
+    ours = [served(gated(rule, missing_row=9.0), some)[0] for some in (batches, late, again)]
+
+    expected = [predicted(Sketched(2, counters), some) for some in (batches, late, again)]
+    assert ours == expected
+    assert [one[-2:] for one in ours] == [[[True], [True]], [[False], [True]], [[False], [True]]]
+
+
+def test_many_copies_of_few_keys_take_few_rows():
+    emb = gated(dj.admission.frequency(3))
+
+    _, emb = dj.lookup(emb, np.tile(np.arange(10), 10_000))
+
+    stats = dj.stats(emb)["items"]
+    assert (stats.rows, stats.growths, stats.refused["admission"]) == (10, 0, 20)
+
+
 def test_a_key_that_is_there_needs_no_admission():
     emb = gated(dj.admission.frequency(200))
     emb = dj.assign(emb, "items", np.array([5]), np.ones((1, 2), np.float32))

@@ -57,6 +57,16 @@ def test_scores_over_the_weight_of_now_are_uses_that_halve(decay):
         assert 1 - 1e-6 <= number(score) / exact <= 1.0615
 
 
+@pytest.mark.parametrize("gap", [1, 31, 32, 33, 34, 70])
+def test_uses_that_are_far_apart_add_up_to_the_last_place(gap):
+    far = [[7]] + [[1, 2]] * (gap - 1) + [[7, 7]]
+
+    scores = drained(far, 1, max_rows=3)
+
+    total = decayed_sum(decayed_weight(1, 1), decayed_weight(1 + gap, 1))
+    assert scores[7] == decayed_score(decayed_sum(total, decayed_weight(1 + gap, 1)))
+
+
 def test_the_order_of_ids_within_a_batch_does_not_matter():
     rng = np.random.default_rng(0)
     batches = [rng.zipf(1.3, 64) % 30 for _ in range(20)]

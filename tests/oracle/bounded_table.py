@@ -213,11 +213,10 @@ class BoundedTable:
             if now - place.touched > self.ttl
             and not (self.outstanding and place.epoch >= self.outstanding[0])
         ]
-        going.sort(key=lambda key: self.places[key].row)
+        going.sort(key=split_mix)
         gone = [self._forget(key) for key in going]
         self.evicted += [(key, place.score) for key, place in zip(going, gone, strict=True)]
         self.last_evicted = max([self.last_evicted, *(place.epoch for place in gone)])
-        self.free += [place.row for place in reversed(gone)]
         self.counters["expired"] += len(gone)
 
     # The verbs.
@@ -300,21 +299,14 @@ class BoundedTable:
         self.erase([key for key, place in self.places.items() if place.score < score_below])
 
     def shrink(self, num_buckets):
-        """Rows close up, the smallest into the smallest; buckets of equal low bits become one."""
-        rows = len(self.places)
-        holes = sorted(row for row in self.free if row < rows)
-        behind = sorted((p for p in self.places.values() if p.row >= rows), key=lambda p: p.row)
-        for place, row in zip(behind, holes, strict=True):
-            place.row = row
-        if self.used > rows:
-            self.last_erase = self.epoch
-        self.free, self.used = [], rows
+        """Buckets of equal low bits become one."""
+        self.last_erase = self.epoch
         if num_buckets == self.num_buckets:
             return
         self.num_buckets = num_buckets
         staying = {}
         displaced = []
-        for key in sorted(self.places, key=lambda key: self.places[key].row):
+        for key in sorted(self.places, key=split_mix):
             place, home = self.places[key], self._home(key)
             held = staying.setdefault(home, [])
             if place.bucket % num_buckets == home and len(held) < SLOTS:
