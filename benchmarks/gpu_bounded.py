@@ -96,5 +96,7 @@ def measure(run: Any) -> None:
                 "bytes_floor": gpu_cases.floor_bytes(case, unique, "train"),
             } | times[one.name].columns()  # fmt: skip
             run.add(run.stamp | gpu_report.finished(line, run.copy_rate))
-            print(f"    evicted {stats.evicted}, refused {refused}, waits {stats.waits}", flush=True)
+            print(
+                f"    evicted {stats.evicted}, refused {refused}, waits {stats.waits}", flush=True
+            )
             dj.close(one.emb)

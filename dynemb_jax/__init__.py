@@ -1,5 +1,6 @@
 """Dynamic embedding tables for JAX: any 64-bit key, tables that grow while training."""
 
+from dynemb_jax import admission as admission
 from dynemb_jax import errors as errors
 from dynemb_jax import eviction as eviction
 from dynemb_jax import initializers as initializers
@@ -14,6 +15,7 @@ from dynemb_jax.forget import EvictedKeys as EvictedKeys
 from dynemb_jax.forget import clear as clear
 from dynemb_jax.forget import drain_evicted as drain_evicted
 from dynemb_jax.forget import erase_if as erase_if
+from dynemb_jax.forget import shrink as shrink
 from dynemb_jax.host import TableRows as TableRows
 from dynemb_jax.host import TableStats as TableStats
 from dynemb_jax.host import assign as assign
@@ -27,6 +29,7 @@ from dynemb_jax.inputs import Padded as Padded
 from dynemb_jax.keys import Keys as Keys
 from dynemb_jax.keys import hash_keys as hash_keys
 from dynemb_jax.keys import keys as keys
+from dynemb_jax.lookups import EvictedBatch as EvictedBatch
 from dynemb_jax.lookups import lookup as lookup
 from dynemb_jax.lookups import remat_policy as remat_policy
 from dynemb_jax.lookups import taps as taps
@@ -37,6 +40,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Activations",
     "Embeddings",
+    "EvictedBatch",
     "EvictedKeys",
     "FeatureConfig",
     "Keys",
@@ -44,6 +48,7 @@ __all__ = [
     "TableConfig",
     "TableRows",
     "TableStats",
+    "admission",
     "apply_gradients",
     "assign",
     "clear",
@@ -64,6 +69,7 @@ __all__ = [
     "optimizers",
     "remat_policy",
     "resync",
+    "shrink",
     "stats",
     "taps",
 ]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dynemb_jax import admission as admissions
 from dynemb_jax import eviction as policies
 from dynemb_jax import initializers, optimizers
 from dynemb_jax.errors import ConfigError
@@ -57,8 +58,8 @@ class TableConfig(metaclass=_Strict):
         optimizer: how rows learn, from :mod:`dynemb_jax.optimizers`.
         initializer: first values of rows, from :mod:`dynemb_jax.initializers`.
         eviction: which keys to forget when the table is full, from :mod:`dynemb_jax.eviction`;
-            None: tables grow. A policy needs its ``max_rows``, or ``max_bytes``, or both.
-        admission: which keys to let in; not available yet, all are.
+            None: tables grow. A policy needs its ``max_rows``, ``max_bytes``, or a time to live.
+        admission: which keys to let in, from :mod:`dynemb_jax.admission`; None: all.
         max_load: share of the index's slots in use before it doubles, in (0, 1).
         initial_rows: rows to make room for at the start.
         max_bytes: budget for index, rows and optimizer state, in bytes; None: the machine's.
@@ -83,7 +84,7 @@ class TableConfig(metaclass=_Strict):
     optimizer: optimizers.Optimizer = field(default_factory=lambda: optimizers.adagrad(0.05))
     initializer: initializers.Initializer = field(default_factory=initializers.uniform)
     eviction: policies.Policy | None = None
-    admission: Any = None
+    admission: admissions.Rule | None = None
     max_load: float = 0.85
     initial_rows: int = 0
     max_bytes: int | None = None
@@ -104,6 +105,8 @@ class TableConfig(metaclass=_Strict):
             self._reject("optimizer", "one of dynemb_jax.optimizers", "optimizers.adagrad(0.05)")
         if not isinstance(self.initializer, initializers.Initializer):
             self._reject("initializer", "one of dynemb_jax.initializers", "initializers.normal()")
+        if self.admission is not None and not isinstance(self.admission, admissions.Rule):
+            self._reject("admission", "one of dynemb_jax.admission", "admission.frequency(2)")
         self._check_capacity()
         is_default = isinstance(self.missing_row, str) and self.missing_row == "initializer"
         if not is_default and (
@@ -142,10 +145,11 @@ class TableConfig(metaclass=_Strict):
                     "on_full='drop'."
                 )
             return
-        if policy.max_rows is None and self.max_bytes is None:
+        if policy.max_rows is None and self.max_bytes is None and not policy.has_ttl:
             raise ConfigError(
                 f"table {self.name!r}: eviction={policy!r} has no bound, so nothing would ever be "
-                "evicted; write max_rows=1_000_000 in the policy, or max_bytes in the TableConfig."
+                "evicted; write max_rows=1_000_000 in the policy, max_bytes in the TableConfig, or "
+                "eviction.ttl(policy, steps=10_000)."
             )
         if policy.max_rows is not None and self.initial_rows > policy.max_rows:
             raise ConfigError(
@@ -154,8 +158,6 @@ class TableConfig(metaclass=_Strict):
             )
 
     def _check_later_options(self) -> None:
-        if self.admission is not None:
-            self._not_yet("admission", "leave it None and bound the table with eviction")
         if self.placement != "device":
             self._not_yet("placement", "use placement='device'")
         try:

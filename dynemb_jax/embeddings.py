@@ -102,7 +102,8 @@ def create(
         features: pytree of FeatureConfig, or a single one; ids come in and rows go out in the
             same nest. Features that name the same TableConfig share the table.
         seed: of the first values of rows; any integer, taken modulo 2**64.
-        deterministic: the same batches give the same bits. On the CPU they always do.
+        deterministic: the same batches give the same bits, and evict the same keys unless a clock
+            decides (``eviction.timestamp``, ``seconds=``). On the CPU they always do.
         max_outstanding: for tables with eviction: rows of so many latest training lookups are not
             evicted before their update.
         mesh: not available yet.

@@ -1,4 +1,4 @@
-"""Host calls that forget many keys at once, or tell which ones a table has forgotten."""
+"""Host calls that forget many keys at once, tell which ones went, or give memory back."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,11 +13,11 @@ from dynemb_jax.host import wait
 
 
 class EvictedKeys(NamedTuple):
-    """Keys that made way for others, in the order in which they did; as NumPy arrays."""
+    """Keys that made way for others or expired, in the order in which they did; NumPy arrays."""
 
     keys: np.ndarray  # uint64[n]
     scores: np.ndarray  # uint64[n], as they were then
-    lost: int  # evictions that were not recorded: the policy's `record` was too small
+    lost: int  # keys that were not recorded: the policy's `record` was too small
 
 
 def erase_if(emb: Embeddings, table: str, *, score_below: int) -> Embeddings:
@@ -68,8 +68,39 @@ def clear(emb: Embeddings, table: str) -> Embeddings:
     )
 
 
+def shrink(emb: Embeddings) -> tuple[Embeddings, dict[str, int]]:
+    """Gives memory back that tables do not need after many of their keys went; waits for the token.
+
+    Each table is afterwards as large as a new one of its keys would be: index, rows and optimizer
+    state. Every key keeps its row's values, state and score, in another place. Meanwhile it takes
+    at most 64 MiB and 16 bytes for each key that finds its first bucket full.
+
+    Args:
+        emb: the current Embeddings.
+
+    Returns:
+        The next Embeddings, and the bytes that each table has given back, by its name. Activations
+        looked up before cannot be applied to it.
+
+    Raises:
+        InputError, StaleStateError, ClosedError.
+        NotImplementedError: tables on a GPU.
+    """
+    group = wait(emb, "shrink")
+    if group.device.platform != "cpu":
+        raise NotImplementedError(
+            "shrink is not available yet on a GPU; save what you need with dynemb_jax.get and create "
+            "smaller tables, or run with JAX_PLATFORMS=cpu."
+        )
+    version = int(np.asarray(emb.token)[0])
+    with typed():
+        version, freed = group.native.shrink(group.id, group.ordinal, version)
+        names = (table.name for table in group.tables)
+        return at_version(group, version), dict(zip(names, freed, strict=True))
+
+
 def drain_evicted(emb: Embeddings, table: str) -> EvictedKeys:
-    """Takes the keys that were evicted since the last call; waits for the token.
+    """Takes the keys that were evicted or expired since the last call; waits for the token.
 
     Args:
         emb: the Embeddings.

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import jax
 from jax.core import Tracer
 
+from dynemb_jax import admission
 from dynemb_jax._registration import native_for
 from dynemb_jax.config import FeatureConfig, TableConfig
 from dynemb_jax.errors import (
@@ -49,6 +50,7 @@ class Group:
         Raises:
             ConfigError: features that cannot work together.
             TableMemoryError, TableFullError: no room for the initial rows.
+            NotImplementedError: admission or a time to live on a GPU.
         """
         leaves, self.treedef = jax.tree_util.tree_flatten_with_path(features)
         if not leaves:
@@ -76,6 +78,7 @@ class Group:
             self.device = jax.local_devices(backend=self.device)[0]
         # The number that handlers see: XLA counts GPUs per process, CPUs over all of them.
         self.native = native_for(self.device.platform)
+        refuse_on_gpu(self.device.platform, self.tables)
         is_cpu = self.device.platform == "cpu"
         self.ordinal: int = self.device.id if is_cpu else self.device.local_hardware_id
         self.id = _next_id(self.tables, self.features, seed)
@@ -161,11 +164,30 @@ def _next_id(tables: tuple[TableConfig, ...], features: tuple[Feature, ...], see
     return int.from_bytes(digest, "little") >> 1  # 63 bits: a positive int64 attribute
 
 
+def refuse_on_gpu(platform: str, tables: tuple[TableConfig, ...]) -> None:
+    """Raises NotImplementedError for what tables on a GPU cannot do yet."""
+    for table in tables:
+        if platform == "cpu":
+            continue
+        if table.admission is not None:
+            raise NotImplementedError(
+                f"table {table.name!r}: admission={table.admission!r} is not available yet on a "
+                "GPU; leave it None, or run with JAX_PLATFORMS=cpu."
+            )
+        if table.eviction is not None and table.eviction.has_ttl:
+            raise NotImplementedError(
+                f"table {table.name!r}: a time to live is not available yet on a GPU; leave "
+                "eviction.ttl out, or run with JAX_PLATFORMS=cpu."
+            )
+
+
 def _native_fields(table: TableConfig, max_outstanding: int) -> dict[str, Any]:
     rule = table.optimizer.native()
     is_initial = table.missing_row == "initializer"
     policy = table.eviction
     max_rows = None if policy is None else policy.max_rows
+    ttl_clock, ttl = (0, 0) if policy is None else policy.native_ttl()
+    admits = table.admission.native() if table.admission else admission.NativeRule(0)
     return {
         "name": table.name,
         "dim": int(table.dim),
@@ -187,6 +209,13 @@ def _native_fields(table: TableConfig, max_outstanding: int) -> dict[str, Any]:
         "on_full": _ON_FULL[table.on_full or "error"],
         "max_rows": -1 if max_rows is None else int(max_rows),
         "score": 0 if policy is None else policy.native,
+        "half_life": 1 if policy is None else policy.half_life,
+        "ttl_clock": ttl_clock,
+        "ttl": ttl,
+        "admission": admits.kind,
+        "admission_threshold": admits.threshold,
+        "admission_limit": admits.limit,
+        "admission_counters": admits.counters,
         "recorded_evictions": 0 if policy is None else int(policy.record),
         "max_outstanding": max_outstanding,
         "missing_is_initial": is_initial,

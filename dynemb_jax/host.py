@@ -16,6 +16,7 @@ from dynemb_jax.errors import InputError, typed
 from dynemb_jax.group import Group
 from dynemb_jax.keys import Keys, keys, to_uint64
 
+REFUSALS = ("budget", "pinned", "admission")
 _MIN_KEYS = 16  # host calls pad their keys to powers of two, so that few programs compile
 
 
@@ -32,6 +33,7 @@ class TableStats:
         bytes: index_bytes + row_bytes.
         index_bytes: memory of the index, in bytes.
         row_bytes: memory committed for rows, optimizer state, stamps and scores, in bytes.
+        admission_bytes: memory of the counters of ``admission.frequency``, beside ``bytes``.
         waits: times the host waited for a GPU to make room while it had little else to do, over
             all tables; 0 on the CPU.
         growths: doublings of the index.
@@ -41,7 +43,8 @@ class TableStats:
         hits: of them, ids whose key was there, or came earlier in the batch.
         inserted: of them, first occurrences of new keys.
         refused: of them, ids without a row, by reason: "budget", no room under
-            ``on_full="drop"``; "pinned", no key that may make way under "evict".
+            ``on_full="drop"``; "pinned", no key that may make way under "evict"; "admission", an
+            absent key that the table's rule did not let in.
         found: ids of ``train=False`` lookups whose key was there.
         missing: ids of ``train=False`` lookups whose key was not.
         padded: padding positions, of any lookup.
@@ -51,6 +54,7 @@ class TableStats:
         assign_refused: rows that assign had no room for under ``on_full="drop"`` or "evict".
         erased: keys erased.
         evicted: keys that made way for new ones.
+        expired: keys that were not touched within their time to live.
     """
 
     rows: int
@@ -59,6 +63,7 @@ class TableStats:
     bytes: int
     index_bytes: int
     row_bytes: int
+    admission_bytes: int
     waits: int
     growths: int
     rows_copied: int
@@ -75,6 +80,7 @@ class TableStats:
     assign_refused: int
     erased: int
     evicted: int
+    expired: int
     refused: dict[str, int] = field(default_factory=dict)
 
 
@@ -106,7 +112,7 @@ def stats(emb: Embeddings) -> dict[str, TableStats]:
         native = group.native.stats(group.id, group.ordinal)
     result = {}
     for table, fields in zip(group.tables, native, strict=True):
-        refused = {reason: fields.pop(f"refused_{reason}") for reason in ("budget", "pinned")}
+        refused = {reason: fields.pop(f"refused_{reason}") for reason in REFUSALS}
         total = fields["index_bytes"] + fields["row_bytes"]
         load = fields["rows"] / fields["capacity"]
         result[table.name] = TableStats(load=load, bytes=total, refused=refused, **fields)

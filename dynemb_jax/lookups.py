@@ -1,7 +1,8 @@
 """lookup: ids to rows."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -9,16 +10,31 @@ from jax.ad_checkpoint import checkpoint_name
 
 from dynemb_jax._autodiff.lookup import find_with_taps, lookup_with_taps
 from dynemb_jax._primitives.features import COMBINER_CODES, FeaturePlan
+from dynemb_jax._primitives.lookup import asked_tables
 from dynemb_jax.embeddings import Activations, Embeddings, checked_token, nest, unnest
 from dynemb_jax.errors import InputError, typed
 from dynemb_jax.eviction import Custom
 from dynemb_jax.group import Feature, Group
 from dynemb_jax.inputs import FeatureIds, normalize, score_pairs
+from dynemb_jax.keys import Keys
 
 _ROWS_NAME = "dynemb_rows"
 
 remat_policy = jax.checkpoint_policies.save_only_these_names(_ROWS_NAME)
 """Policy for ``jax.checkpoint`` that keeps looked-up rows, so that no lookup runs twice."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class EvictedBatch:
+    """Keys that made way for those of one lookup in one table, in the order in which they did.
+
+    A pytree.
+    """
+
+    keys: Keys  # [ids of the table]: zeros behind the first `count`
+    scores: Keys  # the same: their scores as 64 bits
+    count: jax.Array  # int32[]
 
 
 def _active(group: Group, ids: Any) -> tuple[list[int], list[FeatureIds]]:
@@ -100,9 +116,57 @@ def _with_scores(
     return scored
 
 
+def _asking(group: Group, plans: tuple[FeaturePlan, ...], train: bool) -> tuple[FeaturePlan, ...]:
+    """The plans, of which those of tables that evict ask for what is evicted."""
+    if group.device.platform != "cpu":
+        raise NotImplementedError(
+            "lookup(return_evicted=True) is not available yet on a GPU; write eviction=...(record=N) "
+            "and call dynemb_jax.drain_evicted, or run with JAX_PLATFORMS=cpu."
+        )
+    evicts = [train and table.on_full == "evict" for table in group.tables]
+    plans = tuple(plan._replace(evicted=evicts[plan.table]) for plan in plans)
+    if not any(plan.evicted for plan in plans):
+        raise InputError(
+            "lookup got return_evicted=True, but nothing can be evicted: "
+            + (
+                'no table of these features has on_full="evict"; set eviction= in its TableConfig, '
+                if train
+                else "lookup(train=False) changes nothing; train, "
+            )
+            + "or leave return_evicted out."
+        )
+    return plans
+
+
+@overload
 def lookup(
-    emb: Embeddings, ids: Any, *, train: bool = True, taps: Any = None, scores: Any = None
-) -> tuple[Activations, Embeddings]:
+    emb: Embeddings,
+    ids: Any,
+    *,
+    train: bool = True,
+    taps: Any = None,
+    scores: Any = None,
+    return_evicted: Literal[False] = False,
+) -> tuple[Activations, Embeddings]: ...
+@overload
+def lookup(
+    emb: Embeddings,
+    ids: Any,
+    *,
+    train: bool = True,
+    taps: Any = None,
+    scores: Any = None,
+    return_evicted: Literal[True],
+) -> tuple[Activations, Embeddings, dict[str, EvictedBatch]]: ...
+def lookup(
+    emb: Embeddings,
+    ids: Any,
+    *,
+    train: bool = True,
+    taps: Any = None,
+    scores: Any = None,
+    return_evicted: bool = False,
+) -> tuple[Activations, Embeddings] | tuple[Activations, Embeddings, dict[str, EvictedBatch]]:
     """Looks ids up: finds or inserts (train), or only finds.
 
     Args:
@@ -117,12 +181,15 @@ def lookup(
         scores: for tables with ``eviction.custom``: integers like the ids, larger for keys that are
             worth more, in the nest of the features, None for features of other tables. Negative
             ones count as 0; :func:`dynemb_jax.keys` carries 64 bits.
+        return_evicted: True returns a third value: per name of a table with ``on_full="evict"`` an
+            EvictedBatch of as many places as the table has ids in the call; usable inside of jit.
+            Keys that expire are in :func:`dynemb_jax.drain_evicted` only.
 
     Returns:
         ``acts`` and the next Embeddings. ``acts.rows`` is float32: ``(..., dim)`` per feature, or
         with a combiner ``(..., dim)`` of ids ``(..., L)``. Padding gives zeros; a bag of nothing
         is 0. Weights of Padded are differentiable. Apply acts of a training lookup with
-        :func:`apply_gradients`.
+        :func:`apply_gradients`. With ``return_evicted`` the EvictedBatches as well.
 
     Raises:
         InputError: ids of a wrong type, shape or nest, lengths outside of the ids.
@@ -139,6 +206,11 @@ def lookup(
     positions, inputs = _active(group, ids)
     inputs = _with_scores(group, positions, inputs, scores, train)
     plans = _plans(group, positions, inputs)
+    if not isinstance(return_evicted, bool):
+        raise InputError(
+            f"return_evicted must be True or False, got {return_evicted!r}; it chooses the program."
+        )
+    asking = _asking(group, plans, train) if return_evicted else plans
     tap_leaves = [None] * len(positions)
     if taps is not None:
         tap_leaves = unnest(group, positions, taps, "taps")
@@ -151,7 +223,7 @@ def lookup(
                 )
     verb = lookup_with_taps if train else find_with_taps
     with typed():
-        results = verb(group.id, plans, token, inputs, tap_leaves)
+        results = verb(group.id, asking, token, inputs, tap_leaves)
         group.settle(results.token)
     # The name must stand on the outputs: remat does not look into custom derivatives.
     rows = [checkpoint_name(row, _ROWS_NAME) for row in results.rows]
@@ -159,7 +231,14 @@ def lookup(
     residual = (results.header, results.indices, results.unique_rows, weights)
     static = (group, tuple(positions), plans if train else None)
     acts = Activations(nest(group, positions, rows), residual, static)
-    return acts, Embeddings(results.token, group)
+    emb = Embeddings(results.token, group)
+    if not return_evicted:
+        return acts, emb
+    evicted = {
+        group.tables[table].name: EvictedBatch(Keys(gone), Keys(scored), count[0])
+        for table, (gone, scored, count) in zip(asked_tables(asking), results.evicted, strict=True)
+    }
+    return acts, emb, evicted
 
 
 def taps(emb: Embeddings, ids: Any) -> Any:

@@ -1,5 +1,8 @@
 """A bounded table of the library beside the oracle that predicts its victims."""
 
+import os
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -12,12 +15,19 @@ from tests.oracle.bounded_table import (
     OracleStaleError,
 )
 from tests.oracle.dict_table import DictTable, OracleFullError
-from tests.plugins import INITIALIZERS, OPTIMIZERS
+from tests.plugins import ADMISSIONS, INITIALIZERS, OPTIMIZERS
 from tests.twin import assert_close, assert_same_stats, keys, random_grads, u64
 
-POLICIES = ("lru", "timestamp", "lfu", "custom")
+POLICIES = ("lru", "timestamp", "lfu", "custom", "decayed")
+HALF_LIFE = 3  # of "decayed", which is lfu(decay=)
 ON_FULL = ("evict", "drop", "error")
 RECORD = 1000
+
+
+def resident_bytes():
+    """Memory of this process that is really there."""
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def paths(some_keys, num_buckets, length):
@@ -27,9 +37,18 @@ def paths(some_keys, num_buckets, length):
     return out.tolist()
 
 
-def bounded(policy="lru", max_rows=None, dim=4, *, record=0, outstanding=4, **config):
+def eviction_of(policy, max_rows=None, *, record=0):
+    """A policy by the name that it has in these tests."""
+    if policy == "decayed":
+        return dj.eviction.lfu(max_rows, record=record, decay=HALF_LIFE)
+    return getattr(dj.eviction, policy)(max_rows, record=record)
+
+
+def bounded(policy="lru", max_rows=None, dim=4, *, record=0, outstanding=4, ttl=None, **config):
     """Embeddings of one table "items" with a policy."""
-    eviction = getattr(dj.eviction, policy)(max_rows, record=record)
+    eviction = eviction_of(policy, max_rows, record=record)
+    if ttl is not None:
+        eviction = dj.eviction.ttl(eviction, steps=ttl)
     table = dj.TableConfig("items", dim, eviction=eviction, **config)
     return dj.create(dj.FeatureConfig(table), max_outstanding=outstanding)
 
@@ -46,8 +65,11 @@ class BoundedTwin:
         on_full="evict",
         outstanding=4,
         optimizer="adagrad",
+        admission="everyone",
+        ttl=None,
         **config,
     ):
+        admits, admission_oracle = ADMISSIONS[admission]
         rule, reference = OPTIMIZERS[optimizer]
         first, first_rows = INITIALIZERS["uniform"]
         self.dim, self.policy = dim, policy
@@ -60,6 +82,8 @@ class BoundedTwin:
             on_full=on_full,
             optimizer=rule,
             initializer=first,
+            admission=admits,
+            ttl=ttl,
             **config,
         )
         contents = DictTable("items", dim, optimizer=reference, first_rows=first_rows)
@@ -70,6 +94,9 @@ class BoundedTwin:
             on_full=on_full,
             max_rows=max_rows,
             outstanding=outstanding,
+            admission=admission_oracle(),
+            ttl=ttl,
+            half_life=HALF_LIFE,
         )
 
     @property
@@ -154,6 +181,14 @@ class BoundedTwin:
         self.emb = dj.erase_if(self.emb, "items", score_below=score_below)
         self.oracle.erase_if(score_below)
 
+    def shrink(self):
+        """Gives memory back, and says how much."""
+        before = self.stats.bytes
+        self.emb, freed = dj.shrink(self.emb)
+        self.oracle.shrink(self.num_buckets)
+        assert freed == {"items": before - self.stats.bytes}
+        return freed["items"]
+
     def clear(self):
         """Forgets all."""
         self.emb = dj.clear(self.emb, "items")
@@ -165,8 +200,9 @@ class BoundedTwin:
         stats, counters = self.stats, self.oracle.counters
         assert stats.ids == stats.hits + stats.inserted + sum(stats.refused.values())
         reason = "pinned" if self.oracle.on_full == "evict" else "budget"
-        assert stats.refused[reason] == counters["refused"]
-        assert stats.evicted == counters["evicted"]
+        assert stats.refused["admission"] == counters["refused_admission"]
+        assert stats.refused[reason] == counters["refused"] - counters["refused_admission"]
+        assert (stats.evicted, stats.expired) == (counters["evicted"], counters["expired"])
         assert stats.assign_refused == counters["assign_refused"]
 
     def check(self, others=()):

@@ -4,7 +4,7 @@ The contract suites run over these tables; others use them to pick a plug-in by 
 """
 
 import dynemb_jax as dj
-from tests.oracle import optimizers, row_init
+from tests.oracle import admission, optimizers, row_init
 
 OPTIMIZERS = {
     "sgd": (dj.optimizers.sgd(0.1), optimizers.Sgd(0.1)),
@@ -129,4 +129,16 @@ INITIALIZERS = {
         dj.initializers.truncated_normal(0.02),
         row_init.TruncatedNormal(0.02),
     ),
+}
+
+# Beside a rule, how to make its reference: it remembers what it has seen.
+ADMISSIONS = {
+    "everyone": (None, admission.Everyone),
+    "second_id": (
+        dj.admission.frequency(2, counters=1 << 12),
+        lambda: admission.Sketched(2, 1 << 12),
+    ),
+    # So few counters that keys collide, and are halved often.
+    "crowded": (dj.admission.frequency(3, counters=100), lambda: admission.Sketched(3, 128)),
+    "drawn": (dj.admission.probability(0.3), lambda: admission.Drawn(0.3)),
 }

@@ -9,9 +9,8 @@
 // Numbered invariants, cited where relied upon:
 //   B1  A slot is occupied exactly when its tag is not 0; the key of an empty
 //       slot means nothing. Hence no key value is reserved.
-//   B2  A key lies in the first bucket of its path that had room when it came;
-//       every bucket before it on the path carries the overflow mark. Hence a
-//       search may stop at the first bucket without the mark.
+//   B2  Every bucket before that of a key on its path carries the overflow mark.
+//       Hence a search may stop at the first bucket without the mark.
 //   B3  A key occurs at most once.
 #pragma once
 

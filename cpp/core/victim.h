@@ -11,7 +11,7 @@
 
 namespace dynemb {
 
-// Buckets of a new key's path whose entries compete.
+// Buckets of a new key's path that it asks for a victim, one after the other.
 inline constexpr int kVictimBuckets = 2;
 
 // What is known of rows, by row number.
@@ -26,29 +26,26 @@ DYNEMB_HD bool IsPinned(const RowMarks& marks, RowIndex row) {
          marks.oldest_pinned;
 }
 
-// The unpinned entry of least score in the first buckets of the path; of equal
-// scores the one whose key has the smaller hash, which no key owes to the order in
-// which keys came. Slot -1: all of them are pinned, or none is there.
-DYNEMB_HD SlotRef FindVictim(const IndexView& view, KeyHash hash, const RowMarks& marks) {
-  SlotRef victim{BucketIndex{0}, -1};
+// Slot of the unpinned entry of least score in a bucket; of equal scores that of the key
+// with the smaller hash, which no key owes to the order in which keys came. -1: all of
+// them are pinned, or none is there.
+DYNEMB_HD int FindVictim(const IndexView& view, BucketIndex bucket, const RowMarks& marks) {
+  int victim = -1;
   uint64_t victim_hash = 0;
   uint64_t least = 0;
-  ProbePath path(hash, view.num_buckets);
-  for (int b = 0; b < kVictimBuckets && !path.Exhausted(); ++b, path.Advance()) {
-    uint32_t occupied = ~view.Sector(path.bucket()).Empty() & kSlotMask;
-    for (; occupied != 0; occupied &= occupied - 1) {
-      const SlotRef ref{path.bucket(), LowestBit(occupied)};
-      const Entry& entry = view.EntryAt(ref);
-      const RowIndex row = entry.Row();
-      if (IsPinned(marks, row)) continue;
-      const uint64_t score = marks.scores[static_cast<int64_t>(row)];
-      if (victim.slot >= 0 && score > least) continue;
-      const uint64_t its_hash = HashKey(entry.key).bits;
-      if (victim.slot < 0 || score < least || its_hash < victim_hash) {
-        victim = ref;
-        victim_hash = its_hash;
-        least = score;
-      }
+  uint32_t occupied = ~view.Sector(bucket).Empty() & kSlotMask;
+  for (; occupied != 0; occupied &= occupied - 1) {
+    const int slot = LowestBit(occupied);
+    const Entry& entry = view.EntryAt({bucket, slot});
+    const RowIndex row = entry.Row();
+    if (IsPinned(marks, row)) continue;
+    const uint64_t score = marks.scores[static_cast<int64_t>(row)];
+    if (victim >= 0 && score > least) continue;
+    const uint64_t its_hash = HashKey(entry.key).bits;
+    if (victim < 0 || score < least || its_hash < victim_hash) {
+      victim = slot;
+      victim_hash = its_hash;
+      least = score;
     }
   }
   return victim;

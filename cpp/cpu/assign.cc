@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <vector>
 
 #include "cpu/cpu_backend.h"
+#include "cpu/key_numbers.h"
 #include "cpu/key_set.h"
 
 namespace dynemb {
@@ -15,6 +17,16 @@ int64_t CountNew(const CpuTable& table, std::span<const Key> keys) {
     if (FindRow(table.index(), HashKey(key), key) == kNoRow) absent.Insert(key);
   }
   return absent.size();
+}
+
+std::vector<NewKey> Absent(const CpuTable& table, std::span<const Key> keys) {
+  KeyNumbers numbers(std::ssize(keys));
+  for (Key key : keys) {
+    if (FindRow(table.index(), HashKey(key), key) == kNoRow) numbers.Number(key);
+  }
+  std::vector<NewKey> absent;
+  for (Key key : numbers.keys()) absent.push_back({key});
+  return absent;
 }
 
 // No key of the batch makes way for another one.
@@ -45,28 +57,28 @@ Status CpuBackend::Assign(const Executor&, TokenPair token, const AssignBatch& b
   int64_t room = 0;
   DYNEMB_RETURN_IF_ERROR(target.MakeRoom(CountNew(target, keys), &room));
   const uint32_t epoch = NextEpoch();
-  const uint64_t score = target.ScoreNow();
-  if (target.is_bounded()) PinPresent(target, keys, epoch);
+  const uint64_t score = target.ScoreNow(), time = target.TtlNow();
+  if (target.is_bounded()) {
+    PinPresent(target, keys, epoch);
+    const bool evicts = target.config().on_full == OnFull::kEvict;
+    std::vector<NewKey> absent = Absent(target, keys);
+    target.InsertAll({room, evicts, epoch, OldestPinned(epoch)}, absent);
+    room = 0;
+  }
   for (int64_t i = 0; i < std::ssize(keys); ++i) {
     Key key = keys[static_cast<size_t>(i)];
     KeyHash hash = HashKey(key);
-    const RowIndex present = FindRow(target.index(), hash, key);
-    RowIndex row = present;
+    RowIndex row = FindRow(target.index(), hash, key);
     bool inserted = false;
-    if (present == kNoRow && room > 0) {
+    if (row == kNoRow && room > 0) {
       row = target.FindOrInsert(hash, key, &inserted);
       --room;
-    } else if (present == kNoRow && target.config().on_full == OnFull::kEvict) {
-      row = target.EvictAndInsert(hash, key, OldestPinned(epoch));
     }
     if (row == kNoRow) {
       ++target.counters.assign_refused;
       continue;
     }
-    if (target.is_bounded()) {
-      if (present == kNoRow) target.PinNew(row, epoch);
-      target.Score(row, score);
-    }
+    if (target.is_bounded()) target.Score(row, score, time);
     std::copy_n(batch.rows + i * layout.dim, layout.dim, target.Row(row));
     target.InitState(row);
     if (batch.state != nullptr) {

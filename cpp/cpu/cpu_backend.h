@@ -33,6 +33,7 @@ class CpuBackend : public Backend {
   Status Stats(std::vector<TableStats>* stats) override;
   Status EraseBelow(int32_t from, int table, uint64_t score, int32_t* to) override;
   Status Clear(int32_t from, int table, int32_t* to) override;
+  Status Shrink(int32_t from, std::vector<Bytes>* freed, int32_t* to) override;
   Status DrainEvicted(int table, EvictedKeys* evicted) override;
 
  private:

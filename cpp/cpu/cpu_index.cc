@@ -26,6 +26,10 @@ void PlaceAbsent(const IndexView& view, const Entry& entry) {
   }
 }
 
+bool HasSmallerHash(const Entry& a, const Entry& b) {
+  return HashKey(a.key).bits < HashKey(b.key).bits;
+}
+
 }  // namespace
 
 Status CpuIndex::Grow(uint64_t num_buckets) {
@@ -87,12 +91,50 @@ void CpuIndex::Split() {
   PlaceAgain(std::move(overflowed));
 }
 
+// Buckets that agree in their low bits become one, in place. The keys whose home it is
+// stay there, those of the smallest hashes if they are too many; the others are placed
+// again.
+void CpuIndex::Merge(uint64_t num_buckets) {
+  std::vector<Entry> home, overflowed;
+  for (uint64_t b = 0; b < num_buckets; ++b) {
+    home.clear();
+    for (uint64_t from = b; from < view_.num_buckets; from += num_buckets) {
+      TagSector& sector = view_.Sector(BucketIndex{from});
+      for (int slot = 0; slot < kSlotsPerBucket; ++slot) {
+        if (sector.tags[slot] == 0) continue;
+        const Entry& entry = view_.EntryAt({BucketIndex{from}, slot});
+        const bool stays = HashKey(entry.key).Home(num_buckets) == BucketIndex{b};
+        (stays ? home : overflowed).push_back(entry);
+      }
+      sector = TagSector{};
+    }
+    std::sort(home.begin(), home.end(), HasSmallerHash);
+    for (size_t i = 0; i < home.size(); ++i) {
+      if (i >= kSlotsPerBucket) {
+        overflowed.push_back(home[i]);
+        continue;
+      }
+      const SlotRef ref{BucketIndex{b}, static_cast<int>(i)};
+      view_.Sector(ref.bucket).tags[i] = HashKey(home[i].key).Tag();
+      view_.EntryAt(ref) = home[i];
+    }
+  }
+  view_.num_buckets = num_buckets;
+  PlaceAgain(std::move(overflowed));
+}
+
+void CpuIndex::Shrink(uint64_t num_buckets) {
+  if (num_buckets == view_.num_buckets) return;
+  Merge(num_buckets);
+  sectors_.Shrink(static_cast<Bytes>(num_buckets) * static_cast<Bytes>(sizeof(TagSector)));
+  entries_.Shrink(static_cast<Bytes>(num_buckets) * kSlotsPerBucket *
+                  static_cast<Bytes>(sizeof(Entry)));
+}
+
 // In the order of their hashes: where a key lies decides what it may have to make way
 // for, and threads hand in their finds in any order.
 void CpuIndex::PlaceAgain(std::vector<Entry> overflowed) {
-  std::sort(overflowed.begin(), overflowed.end(), [](const Entry& a, const Entry& b) {
-    return HashKey(a.key).bits < HashKey(b.key).bits;
-  });
+  std::sort(overflowed.begin(), overflowed.end(), HasSmallerHash);
   for (const Entry& entry : overflowed) PlaceAbsent(view_, entry);
   erased_ = 0;
 }
@@ -138,6 +180,11 @@ Entry& CpuIndex::FindOrPlace(KeyHash hash, Key key, bool* inserted) {
   Entry& entry = view_.EntryAt(free);
   entry = Entry{key, 0};
   return entry;
+}
+
+void CpuIndex::Place(SlotRef at, const Entry& entry) {
+  view_.Sector(at.bucket).tags[at.slot] = HashKey(entry.key).Tag();
+  view_.EntryAt(at) = entry;
 }
 
 RowIndex CpuIndex::Erase(Key key) {

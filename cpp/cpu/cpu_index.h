@@ -23,6 +23,11 @@ class CpuIndex {
   // *inserted tells. The caller has made sure that a slot is free.
   Entry& FindOrPlace(KeyHash hash, Key key, bool* inserted);
 
+  // Puts an absent key into an empty slot of its path; buckets before it are marked.
+  void Place(SlotRef at, const Entry& entry);
+  // A key goes on from this bucket to the next of its path.
+  void Mark(BucketIndex bucket) { view_.Sector(bucket).control |= kOverflowMark; }
+
   // Frees the key's slot and returns its row; kNoRow if it was absent.
   RowIndex Erase(Key key);
   RowIndex Erase(SlotRef ref);
@@ -33,11 +38,16 @@ class CpuIndex {
   // index, paid for by the erasures.
   void TidyIfWorn();
 
+  // Merges buckets until `num_buckets` (a power of two, not larger than now) are left,
+  // and gives the memory of the others back. Keys keep their rows; they must fit.
+  void Shrink(uint64_t num_buckets);
+
   const IndexView& view() const { return view_; }
   Bytes bytes() const { return static_cast<Bytes>(view_.num_buckets) * kBytesPerBucket; }
 
  private:
   void Split();
+  void Merge(uint64_t num_buckets);
   void PlaceAgain(std::vector<Entry> overflowed);
 
   GrowableHostBuffer sectors_;

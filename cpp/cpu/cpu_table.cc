@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <functional>
 #include <vector>
 
 #include "core/victim.h"
@@ -14,7 +13,7 @@ Status CpuTable::Init() {
   DYNEMB_RETURN_IF_ERROR(CheckFirstRoom(config_, &plan));
   DYNEMB_RETURN_IF_ERROR(pool_.Grow(plan.room.row_capacity));
   DYNEMB_RETURN_IF_ERROR(index_.Grow(plan.room.num_buckets));
-  return Status();
+  return admitter_.Init();
 }
 
 Status CpuTable::MakeRoom(int64_t new_rows, int64_t* granted) {
@@ -37,29 +36,44 @@ RowIndex CpuTable::FindOrInsert(KeyHash hash, Key key, bool* inserted) {
   return entry.Row();
 }
 
-RowIndex CpuTable::EvictAndInsert(KeyHash hash, Key key, uint32_t oldest_pinned) {
-  const RowMarks marks{pool_.stamps(), pool_.scores(), oldest_pinned};
-  const SlotRef victim = FindVictim(index_.view(), hash, marks);
-  if (victim.slot < 0) return kNoRow;
-  const Key victim_key = index_.view().EntryAt(victim).key;
-  const RowIndex row = index_.Erase(victim);
+EvictedKey CpuTable::LeaveRow(Key key, RowIndex row) {
   const int64_t position = static_cast<int64_t>(row);
   last_evicted_epoch_ =
       std::max(last_evicted_epoch_, static_cast<uint32_t>(pool_.stamps()[position] >> 32));
-  ++counters.evicted;
+  return {key, pool_.scores()[position]};
+}
+
+void CpuTable::Record(const EvictedKey& evicted) {
   if (std::ssize(evicted_.keys) < config_.recorded_evictions) {
-    evicted_.keys.push_back({victim_key, pool_.scores()[position]});
+    evicted_.keys.push_back(evicted);
   } else if (config_.recorded_evictions > 0) {
     ++evicted_.lost;
   }
-  bool inserted = false;
-  index_.FindOrPlace(hash, key, &inserted).row_and_spare = static_cast<uint64_t>(row);
-  return row;
 }
 
 uint64_t CpuTable::ScoreNow() {
-  if (config_.score == ScoreKind::kStep) return static_cast<uint64_t>(counters.lookups);
-  if (config_.score != ScoreKind::kTime) return 0;
+  const uint64_t lookups = static_cast<uint64_t>(counters.lookups);
+  switch (config_.score) {
+    case ScoreKind::kStep:
+      return lookups;
+    case ScoreKind::kTime:
+      return Nanoseconds();
+    case ScoreKind::kDecayed:
+      return DecayedTouch(lookups, static_cast<uint64_t>(config_.half_life));
+    case ScoreKind::kNone:
+    case ScoreKind::kFrequency:
+    case ScoreKind::kCustom:
+      break;
+  }
+  return 0;
+}
+
+uint64_t CpuTable::TtlNow() {
+  if (config_.ttl_clock == TtlClock::kNanoseconds) return Nanoseconds();
+  return static_cast<uint64_t>(counters.lookups);
+}
+
+uint64_t CpuTable::Nanoseconds() {
   const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
   const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(since_1970).count();
   return last_time_ = std::max(last_time_, static_cast<uint64_t>(now));
@@ -88,31 +102,60 @@ bool CpuTable::Erase(Key key) {
   return true;
 }
 
-int64_t CpuTable::EraseBelow(uint64_t score) {
+template <class Goes>
+std::vector<Entry> CpuTable::EraseWhere(Goes&& goes) {
   const IndexView& view = index_.view();
-  std::vector<RowIndex> freed;
+  std::vector<Entry> gone;
   for (uint64_t b = 0; b < view.num_buckets; ++b) {
     for (int slot = 0; slot < kSlotsPerBucket; ++slot) {
       const SlotRef ref{BucketIndex{b}, slot};
       if (view.Sector(ref.bucket).tags[slot] == 0) continue;
-      if (pool_.scores()[static_cast<int64_t>(view.EntryAt(ref).Row())] >= score) continue;
-      freed.push_back(index_.Erase(ref));
+      const Entry entry = view.EntryAt(ref);
+      if (!goes(static_cast<int64_t>(entry.Row()))) continue;
+      index_.Erase(ref);
+      gone.push_back(entry);
     }
   }
-  std::sort(freed.begin(), freed.end(), std::greater<>());
-  for (RowIndex row : freed) pool_.GiveBack(row);
-  return std::ssize(freed);
+  std::sort(gone.begin(), gone.end(), [](const Entry& a, const Entry& b) {
+    return HashKey(a.key).bits < HashKey(b.key).bits;
+  });
+  for (const Entry& entry : gone) pool_.GiveBack(entry.Row());
+  return gone;
+}
+
+int64_t CpuTable::EraseBelow(uint64_t score) {
+  return std::ssize(EraseWhere([&](int64_t row) { return pool_.scores()[row] < score; }));
+}
+
+void CpuTable::Expire(uint32_t oldest_pinned) {
+  if (config_.ttl_clock == TtlClock::kNone) return;
+  // The lookup that is about to come is one more.
+  const bool by_lookups = config_.ttl_clock == TtlClock::kLookups;
+  const uint64_t now = TtlNow() + (by_lookups ? 1 : 0);
+  const uint64_t ttl = static_cast<uint64_t>(config_.ttl);
+  if (now - last_expiry_ < std::max<uint64_t>(ttl / 8, 1)) return;
+  last_expiry_ = now;
+  const uint64_t* touches = config_.StoresTouches() ? pool_.touches() : pool_.scores();
+  const RowMarks marks{pool_.stamps(), pool_.scores(), oldest_pinned};
+  const std::vector<Entry> gone = EraseWhere(
+      [&](int64_t row) { return touches[row] + ttl < now && !IsPinned(marks, RowIndex{row}); });
+  for (const Entry& entry : gone) Record(LeaveRow(entry.key, entry.Row()));
+  counters.expired += std::ssize(gone);
 }
 
 void CpuTable::EraseAll() {
   index_.EraseAll();
   pool_.GiveBackAll();
+  admitter_.Forget();
 }
 
 TableStats CpuTable::Stats() const {
-  TableStats stats{counters, pool_.size(),
+  TableStats stats{counters,
+                   pool_.size(),
                    static_cast<int64_t>(index_.view().num_buckets) * kSlotsPerBucket,
-                   index_.bytes(), 0};
+                   index_.bytes(),
+                   0,
+                   admitter_.bytes()};
   const Room room{index_.view().num_buckets, pool_.capacity()};
   stats.row_bytes = RoomBytes(config_, room) - stats.index_bytes;
   stats.counters.found = found.load();

@@ -1,11 +1,13 @@
-// Find or insert. Ids of all features of a table are one batch: probe, make room
-// and insert what is absent, number the distinct rows, gather.
+// Find or insert. Ids of all features of a table are one batch: probe, admit, make
+// room and insert what is absent, number the distinct rows, gather.
 #include <atomic>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "cpu/cpu_backend.h"
 #include "cpu/gather.h"
+#include "cpu/key_numbers.h"
 #include "cpu/key_set.h"
 #include "cpu/probe_block.h"
 #include "cpu/thread_pool.h"
@@ -20,11 +22,6 @@ struct FeatureWork {
   int64_t first;  // of its ids among the table's
 };
 
-struct Miss {
-  int64_t id;  // among the table's
-  Key key;
-};
-
 struct TableWork {
   CpuTable* table;
   std::vector<FeatureWork> features;
@@ -32,12 +29,14 @@ struct TableWork {
   int64_t* rows = nullptr;         // [num_ids]: row numbers and kRow... codes
   int64_t* unique_rows = nullptr;  // [num_ids], an output
   int64_t num_padded = 0;
-  std::vector<Miss> misses;  // in the order of the ids
-  int64_t granted = 0;       // distinct new keys that have room
+  std::vector<Miss> misses;  // in the order of the ids; then those admitted
+  Admission admission;
+  int64_t granted = 0;  // distinct new keys that have room
   int64_t inserted = 0;
-  uint32_t epoch = 0;          // of this pass
-  uint32_t oldest_pinned = 0;  // rows claimed since make way for nobody
-  bool replay = false;         // nothing changes
+  uint32_t epoch = 0;                      // of this pass
+  uint32_t oldest_pinned = 0;              // rows claimed since make way for nobody
+  bool replay = false;                     // nothing changes
+  const EvictedOutput* evicted = nullptr;  // an output, if asked for
 };
 
 // Phase 1, changes nothing. Returns a checksum of the ids.
@@ -78,7 +77,19 @@ uint64_t Probe(TableWork& work) {
   return checksum;
 }
 
-// Phase 2, changes no key or row: room for the distinct new keys.
+// Phase 2, changes nothing: which absent keys are let in.
+void Admit(TableWork& work) {
+  const uint64_t lookup = static_cast<uint64_t>(work.table->counters.lookups) + 1;
+  work.admission = work.table->admitter().Decide(lookup, &work.misses);
+  for (int64_t id : work.admission.refused) work.rows[id] = kRowRefused;
+}
+
+// The same of a batch that came before: its keys may be there by now.
+void AdmitAgain(TableWork& work) {
+  for (int64_t id : work.table->admitter().last_refused()) work.rows[id] = kRowRefused;
+}
+
+// Phase 3, changes no key or row: room for the distinct new keys.
 Status MakeRoomFor(TableWork& work) {
   if (work.misses.empty()) return Status();
   CpuTable& table = *work.table;
@@ -100,7 +111,7 @@ struct NewRow {
   Key key;
 };
 
-// Phase 3, bounded tables: no hit of the batch makes way for its new keys.
+// Phase 4, bounded tables: no hit of the batch makes way for its new keys.
 void PinHits(const TableWork& work) {
   constexpr int64_t kAhead = 24;
   uint64_t* stamps = work.table->pool().stamps();
@@ -112,28 +123,17 @@ void PinHits(const TableWork& work) {
   }
 }
 
-// The row of an absent key, or kNoRow: refused.
-RowIndex InsertOne(TableWork& work, KeyHash hash, Key key, std::vector<NewRow>& fresh) {
-  CpuTable& table = *work.table;
-  bool inserted = false;
-  RowIndex row = kNoRow;
-  if (std::ssize(fresh) < work.granted) {
-    row = table.FindOrInsert(hash, key, &inserted);
-  } else {
-    // Room is used up: only keys that this batch has inserted are found.
-    row = FindRow(table.index(), hash, key);
-    if (row == kNoRow && table.config().on_full == OnFull::kEvict && !work.replay) {
-      row = table.EvictAndInsert(hash, key, work.oldest_pinned);
-      inserted = row != kNoRow;
+void InitRows(CpuTable& table, const std::vector<NewRow>& fresh) {
+  ThreadPool::Shared().ParallelFor(std::ssize(fresh), 256, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const NewRow& added = fresh[static_cast<size_t>(i)];
+      table.InitEmbedding(added.row, added.key);
+      table.InitState(added.row);
     }
-  }
-  if (!inserted) return row;
-  if (table.is_bounded()) table.PinNew(row, work.epoch);
-  fresh.push_back({row, key});
-  return row;
+  });
 }
 
-// Phase 4: absent keys become rows, in the order of the ids.
+// Phase 5: absent keys become rows, in the order of the ids.
 void Insert(TableWork& work) {
   CpuTable& table = *work.table;
   std::vector<NewRow> fresh;
@@ -149,22 +149,44 @@ void Insert(TableWork& work) {
     }
     for (size_t i = begin; i < end; ++i) {
       const Miss& miss = work.misses[i];
-      RowIndex row = InsertOne(work, hashes[i - begin], miss.key, fresh);
+      bool inserted = false;
+      // Once room is used up, only keys that this batch has inserted are found.
+      const RowIndex row = std::ssize(fresh) < work.granted
+                               ? table.FindOrInsert(hashes[i - begin], miss.key, &inserted)
+                               : FindRow(table.index(), hashes[i - begin], miss.key);
+      if (inserted) fresh.push_back({row, miss.key});
       work.rows[miss.id] = row == kNoRow ? kRowRefused : static_cast<int64_t>(row);
     }
   }
-  ThreadPool::Shared().ParallelFor(static_cast<int64_t>(fresh.size()), 256,
-                                   [&](int64_t begin, int64_t end) {
-                                     for (int64_t i = begin; i < end; ++i) {
-                                       const NewRow& added = fresh[static_cast<size_t>(i)];
-                                       table.InitEmbedding(added.row, added.key);
-                                       table.InitState(added.row);
-                                     }
-                                   });
+  InitRows(table, fresh);
   work.inserted = std::ssize(fresh);
 }
 
-// Phase 5: numbers the distinct rows in order of first occurrence; returns how
+// The same in a bounded table.
+void InsertBounded(TableWork& work) {
+  CpuTable& table = *work.table;
+  KeyNumbers numbers(std::ssize(work.misses));
+  for (const Miss& miss : work.misses) numbers.Number(miss.key);
+  std::vector<NewKey> keys;
+  for (Key key : numbers.keys()) keys.push_back({key});
+  if (!work.replay) {
+    const bool evicts = table.config().on_full == OnFull::kEvict;
+    table.InsertAll({work.granted, evicts, work.epoch, work.oldest_pinned}, keys);
+  }
+  std::vector<NewRow> fresh;
+  for (const NewKey& one : keys) {
+    if (one.row != kNoRow) fresh.push_back({one.row, one.key});
+    if (one.has_evicted && work.evicted != nullptr) table.scratch().evicted.push_back(one.evicted);
+  }
+  for (const Miss& miss : work.misses) {
+    const RowIndex row = keys[numbers.Number(miss.key)].row;
+    work.rows[miss.id] = row == kNoRow ? kRowRefused : static_cast<int64_t>(row);
+  }
+  InitRows(table, fresh);
+  work.inserted = std::ssize(fresh);
+}
+
+// Phase 6: numbers the distinct rows in order of first occurrence; returns how
 // many there are. A stamp of this epoch says that its row has a number, unless it
 // was pinned only.
 int32_t Claim(TableWork& work) {
@@ -197,11 +219,11 @@ int32_t Claim(TableWork& work) {
   return count;
 }
 
-// Phase 6, bounded tables: every id of the batch counts.
+// Phase 7, bounded tables: every id of the batch counts.
 void ScoreAll(const TableWork& work) {
   constexpr int64_t kAhead = 24;
   CpuTable& table = *work.table;
-  const uint64_t now = table.ScoreNow();
+  const uint64_t now = table.ScoreNow(), time = table.TtlNow();
   for (const FeatureWork& feature : work.features) {
     const int64_t* rows = work.rows + feature.first;
     const uint64_t* given = feature.input->scores;
@@ -210,12 +232,13 @@ void ScoreAll(const TableWork& work) {
       if (i + kAhead < num_ids && rows[i + kAhead] >= 0) {
         __builtin_prefetch(table.pool().scores() + rows[i + kAhead], 1);
       }
-      if (rows[i] >= 0) table.Score(RowIndex{rows[i]}, given == nullptr ? now : given[i]);
+      if (rows[i] < 0) continue;
+      table.Score(RowIndex{rows[i]}, given == nullptr ? now : given[i], time);
     }
   }
 }
 
-// Phase 7.
+// Phase 8.
 void GatherAll(const TableWork& work) {
   for (const FeatureWork& feature : work.features) {
     ThreadPool::Shared().ParallelFor(
@@ -226,8 +249,23 @@ void GatherAll(const TableWork& work) {
   }
 }
 
-void Count(const TableWork& work) {
+void WriteEvicted(const TableWork& work) {
+  if (work.evicted == nullptr) return;
+  const EvictedOutput& out = *work.evicted;
+  std::fill_n(out.keys, out.capacity, Key{0});
+  std::fill_n(out.scores, out.capacity, uint64_t{0});
+  int32_t count = 0;
+  for (const EvictedKey& one : work.table->scratch().evicted) {
+    out.keys[count] = one.key;
+    out.scores[count++] = one.score;
+  }
+  *out.count = count;
+}
+
+void Count(TableWork& work) {
   TableCounters& counters = work.table->counters;
+  const int64_t not_admitted = std::ssize(work.admission.refused);
+  work.table->admitter().Remember(std::move(work.admission));
   int64_t refused = 0;
   for (const Miss& miss : work.misses) refused += work.rows[miss.id] == kRowRefused;
   int64_t ids = work.num_ids - work.num_padded;
@@ -235,7 +273,8 @@ void Count(const TableWork& work) {
   counters.ids += ids;
   counters.inserted += work.inserted;
   (evicts ? counters.refused_pinned : counters.refused_budget) += refused;
-  counters.hits += ids - work.inserted - refused;
+  counters.refused_admission += not_admitted;
+  counters.hits += ids - work.inserted - refused - not_admitted;
   counters.padded += work.num_padded;
 }
 
@@ -257,14 +296,21 @@ Status CpuBackend::Lookup(const Executor&, TokenPair token, const LookupBatch& b
       work.num_ids += batch.features[f].NumIds();
     }
     work.rows = work.table->scratch().rows.Get(work.num_ids);
+    for (const EvictedOutput& output : batch.evicted) {
+      if (output.table == batch.tables[t]) work.evicted = &output;
+    }
   }
 
+  if (CheckToken(*token.in).ok()) {  // else it is a replay, or an error
+    for (TableWork& work : all) work.table->Expire(OldestPinned(epoch_ + 1));
+  }
   uint64_t checksum = 0;
   for (size_t t = 0; t < all.size(); ++t) {
     checksum = Mix64(checksum + Probe(all[t]) + static_cast<uint64_t>(batch.tables[t]));
   }
   bool replay = false;
   DYNEMB_RETURN_IF_ERROR(CheckLookupToken(*token.in, checksum, &replay));
+  for (TableWork& work : all) replay ? AdmitAgain(work) : Admit(work);
   if (!replay) {
     for (TableWork& work : all) DYNEMB_RETURN_IF_ERROR(MakeRoomFor(work));
   }
@@ -276,12 +322,20 @@ Status CpuBackend::Lookup(const Executor&, TokenPair token, const LookupBatch& b
     work.epoch = epoch;
     work.oldest_pinned = OldestPinned(epoch);
     work.replay = replay;
-    if (!replay) ++work.table->counters.lookups;
+    if (!replay) {
+      ++work.table->counters.lookups;
+      work.table->scratch().evicted.clear();
+    }
     if (bounded && !work.misses.empty()) PinHits(work);
-    Insert(work);
+    if (bounded) {
+      InsertBounded(work);
+    } else {
+      Insert(work);
+    }
     batch.header[kHeaderCounts + t] = Claim(work);
     if (bounded && !replay) ScoreAll(work);
     GatherAll(work);
+    WriteEvicted(work);
     if (!replay) Count(work);
   }
   if (replay) {

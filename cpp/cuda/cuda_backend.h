@@ -40,6 +40,7 @@ class CudaBackend : public Backend {
   Status Stats(std::vector<TableStats>* stats) override;
   Status EraseBelow(int32_t from, int table, uint64_t score, int32_t* to) override;
   Status Clear(int32_t from, int table, int32_t* to) override;
+  Status Shrink(int32_t from, std::vector<Bytes>* freed, int32_t* to) override;
   Status DrainEvicted(int table, EvictedKeys* evicted) override;
 
   // For tests: without it, one block alone inserts into bounded tables.

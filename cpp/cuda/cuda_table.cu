@@ -166,6 +166,7 @@ Status CudaTable::Grow(void* stream, const Room& room, TableView* view_on_device
   view_.heads = reinterpret_cast<uint32_t*>(heads_.data());
   view_.scores = is_bounded() ? reinterpret_cast<uint64_t*>(scores_.data()) : nullptr;
   view_.score = config_.score;
+  view_.half_life = static_cast<uint64_t>(config_.half_life);
   view_.evicts = config_.on_full == OnFull::kEvict;
   view_.recorded = reinterpret_cast<EvictedKey*>(recorded_.data());
   view_.record_limit = config_.recorded_evictions;

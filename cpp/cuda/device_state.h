@@ -34,6 +34,7 @@ struct TableView {
   uint64_t* scores;
   uint32_t* heads;  // [num_buckets]: lists of a call's new keys; zero between calls
   ScoreKind score;
+  uint64_t half_life;    // of decayed scores
   bool evicts;           // in a full table new keys take the rows of others
   EvictedKey* recorded;  // [record_limit]
   int64_t record_limit;

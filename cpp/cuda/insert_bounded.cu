@@ -130,10 +130,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
 // Ids of new keys, for scores that add up or are given. One thread an id, as in the probe.
 template <class List>
 __global__ void __launch_bounds__(kThreads)
-    ScoreNewKernel(const __grid_constant__ List list, LookupScratch s, const int64_t* slots) {
+    ScoreNewKernel(const __grid_constant__ List list, LookupScratch s, BoundedScratch b) {
   const FeatureParam& feature = FeatureOfBlock(list);
   const TableView& table = s.tables[feature.table];
-  if (table.score != ScoreKind::kFrequency && table.score != ScoreKind::kCustom) return;
+  if (!AddsUp(table.score) && table.score != ScoreKind::kCustom) return;
   if (s.group->may_replay != 0 || !Runs(*s.group)) return;
   const int64_t i = int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x;
   const int64_t id = feature.first_id + i;
@@ -141,11 +141,11 @@ __global__ void __launch_bounds__(kThreads)
   if (i < feature.num_ids) {
     const int64_t code = s.rows[id];
     const int64_t bringer = IsSameKey(code) ? kSameKey - code : id;
-    if (code < kRowRefused && IsMadeRow(s.rows[bringer])) slot = slots[bringer];
+    if (code < kRowRefused && IsMadeRow(s.rows[bringer])) slot = b.slots[bringer];
   }
-  uint64_t value = table.score == ScoreKind::kFrequency ? 1 : 0;
-  if (slot >= 0 && feature.scores != nullptr) value = feature.scores[i];
-  TouchOnDevice(table, slot, false, value);
+  if (slot < 0) return;
+  const TableState& state = s.states[feature.table];
+  TouchOnDevice(table, slot, false, 1, TouchValue(table, state, feature, i, b.lookups, b.time));
 }
 
 }  // namespace
@@ -183,14 +183,14 @@ Status CudaBackend::InsertBounded(const Executor& exec, DeviceLookup* call) {
   DYNEMB_CUDA_RETURN_IF_ERROR(launched);
   const auto scored_by_id = [&](int32_t position) {
     const ScoreKind score = configs()[static_cast<size_t>(position)].score;
-    return score == ScoreKind::kFrequency || score == ScoreKind::kCustom;
+    return AddsUp(score) || score == ScoreKind::kCustom;
   };
   const auto& tables = call->tables;
   if (std::any_of(tables.table, tables.table + tables.count, scored_by_id)) {
     for (size_t l = 0; l < call->lists.size(); ++l) {
       if (call->blocks[l] == 0) continue;
       WithFewFeatures(call->lists[l], [&](const auto& list) {
-        ScoreNewKernel<<<call->blocks[l], kThreads, 0, stream>>>(list, call->scratch, b.slots);
+        ScoreNewKernel<<<call->blocks[l], kThreads, 0, stream>>>(list, call->scratch, b);
       });
     }
   }

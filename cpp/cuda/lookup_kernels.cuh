@@ -247,20 +247,20 @@ __global__ void __launch_bounds__(kThreads)
   if (bounded && options.touches && !start.may_replay) {
     const int64_t slot =
         row >= 0 ? static_cast<int64_t>(at.bucket) * kScoresPerBucket + at.slot : -1;
-    uint64_t value = 0;
-    if (table.score == ScoreKind::kFrequency) {
+    uint32_t ids = 1;
+    if (AddsUp(table.score)) {
       // One thread counts for all of its row.
-      __shared__ uint32_t ids[kThreads];
-      ids[threadIdx.x] = 0;
+      __shared__ uint32_t counted[kThreads];
+      counted[threadIdx.x] = 0;
       __syncthreads();
-      if (row >= 0) atomicAdd(&ids[met.StandsIn(row)], 1u);
+      if (row >= 0) atomicAdd(&counted[met.StandsIn(row)], 1u);
       __syncthreads();
-      value = ids[threadIdx.x];
-    } else if (slot >= 0) {
-      value = TouchValue(table, scratch.states[feature.table], feature, i, options.lookups,
-                         options.time);
+      ids = counted[threadIdx.x];
     }
-    TouchOnDevice(table, slot, first, value);
+    const uint64_t value = slot < 0 ? 0
+                                    : TouchValue(table, scratch.states[feature.table], feature, i,
+                                                 options.lookups, options.time);
+    TouchOnDevice(table, slot, first, ids, value);
   }
   const bool missed = elected.id >= 0 && (bounded || elected.id == id);
   const unsigned padded = __ballot_sync(kFullWarp, in_range && row == kRowPadded);

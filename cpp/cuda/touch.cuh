@@ -7,11 +7,11 @@
 
 namespace dynemb {
 
-// An id has touched the row in this slot of a bounded table; slot < 0: no row. `first`: of
-// its row in this call. value: see TouchedScore; of frequencies, so many ids.
-__device__ inline void TouchOnDevice(const TableView& table, int64_t slot, bool first,
+// `ids` of one key have touched the row in this slot of a bounded table; slot < 0: no row.
+// `first`: of its row in this call. value: see TouchedScore.
+__device__ inline void TouchOnDevice(const TableView& table, int64_t slot, bool first, uint32_t ids,
                                      uint64_t value) {
-  if (slot < 0) return;
+  if (slot < 0 || ids == 0) return;
   unsigned long long* score = reinterpret_cast<unsigned long long*>(table.scores + slot);
   switch (table.score) {
     case ScoreKind::kStep:
@@ -22,24 +22,41 @@ __device__ inline void TouchOnDevice(const TableView& table, int64_t slot, bool 
       atomicMax(score, static_cast<unsigned long long>(value));
       break;
     case ScoreKind::kFrequency:
-      if (value != 0 && atomicAdd(score, value) > kMaxScore - value) atomicMax(score, kMaxScore);
+      if (atomicAdd(score, ids) > kMaxScore - ids) atomicMax(score, kMaxScore);
+      break;
+    case ScoreKind::kDecayed:
+      for (unsigned long long seen = *score;;) {
+        uint64_t sum = seen;
+        for (uint32_t n = 0; n < ids; ++n) sum = DecayedSum(sum, value);
+        const unsigned long long before = atomicCAS(score, seen, sum);
+        if (before == seen) break;
+        seen = before;
+      }
       break;
     case ScoreKind::kNone:
       break;
   }
 }
 
+// Scores to which each id of a batch adds.
+DYNEMB_HD bool AddsUp(ScoreKind score) {
+  return score == ScoreKind::kFrequency || score == ScoreKind::kDecayed;
+}
+
 // What a touch by id i is worth.
 __device__ inline uint64_t TouchValue(const TableView& table, const TableState& state,
                                       const FeatureParam& feature, int64_t i, int lookups,
                                       uint64_t time) {
+  const uint64_t now = static_cast<uint64_t>(state.counters.lookups + lookups);
   switch (table.score) {
     case ScoreKind::kStep:
-      return static_cast<uint64_t>(state.counters.lookups + lookups);
+      return now;
     case ScoreKind::kTime:
       return time;
     case ScoreKind::kCustom:
       return feature.scores == nullptr ? 0 : feature.scores[i];
+    case ScoreKind::kDecayed:
+      return DecayedTouch(now, table.half_life);
     case ScoreKind::kFrequency:
     case ScoreKind::kNone:
       break;

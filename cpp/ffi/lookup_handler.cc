@@ -1,6 +1,7 @@
 // operands: token, features (see ReadFeatures)
-// results:  token, header, per feature rows and index, per table unique_rows
-// plan:     [features, features' fields ..., tables, table ...]
+// results:  token, header, per feature rows and index, per table unique_rows, per table
+//           that is asked for its evicted keys these keys, their scores, their number
+// plan:     [features, features' fields ..., tables, table ..., asked tables, table ...]
 #include "ffi/calls.h"
 #include "table/registry.h"
 
@@ -29,6 +30,8 @@ Status LookupCall(const CallFrame& frame) {
   DYNEMB_RETURN_IF_ERROR(ReadFeatures(*backend, plan.Next(), plan, args, &features));
   std::vector<int> tables(static_cast<size_t>(plan.Next()));
   for (int& table : tables) table = static_cast<int>(plan.Next());
+  std::vector<EvictedOutput> evicted(static_cast<size_t>(plan.Next()));
+  for (EvictedOutput& output : evicted) output.table = static_cast<int>(plan.Next());
 
   int32_t* header = rets.NextS32(kHeaderCounts + static_cast<int64_t>(tables.size()));
   std::vector<float*> rows;
@@ -42,11 +45,17 @@ Status LookupCall(const CallFrame& frame) {
   for (int table : tables) {
     unique_rows.push_back(reinterpret_cast<int64_t*>(rets.NextPairs(NumIdsOf(features, table))));
   }
+  for (EvictedOutput& output : evicted) {
+    output.capacity = NumIdsOf(features, output.table);
+    output.keys = rets.NextPairs(output.capacity);
+    output.scores = rets.NextPairs(output.capacity);
+    output.count = rets.NextS32(1);
+  }
   DYNEMB_RETURN_IF_ERROR(args.status());
   DYNEMB_RETURN_IF_ERROR(rets.status());
   if (!plan.Ok()) return InvalidArgument("lookup: malformed plan; reinstall dynemb_jax.");
   return backend->Lookup(frame.exec, token,
-                         LookupBatch{features, rows, index, tables, unique_rows, header});
+                         LookupBatch{features, rows, index, tables, unique_rows, header, evicted});
 }
 
 }  // namespace dynemb

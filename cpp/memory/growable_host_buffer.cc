@@ -19,6 +19,11 @@ Bytes RoundUp(Bytes bytes, Bytes unit) { return (bytes + unit - 1) / unit * unit
 
 Bytes PageBytes() { return static_cast<Bytes>(sysconf(_SC_PAGESIZE)); }
 
+// Whole huge pages once the buffer is large: one fault for 2 MiB, not for 4 KiB.
+Bytes CommittedFor(Bytes bytes) {
+  return RoundUp(bytes, bytes >= kHugePage ? kHugePage : PageBytes());
+}
+
 Bytes PhysicalBytes() { return static_cast<Bytes>(sysconf(_SC_PHYS_PAGES)) * PageBytes(); }
 
 // Linux overcommits: without this look, the process would be killed later
@@ -73,8 +78,7 @@ Status GrowableHostBuffer::Reserve(Bytes at_least) {
 
 Status GrowableHostBuffer::Commit(Bytes bytes) {
   if (bytes <= committed_) return Status();
-  // Whole huge pages once the buffer is large: one fault for 2 MiB, not for 4 KiB.
-  Bytes target = RoundUp(bytes, bytes >= kHugePage ? kHugePage : PageBytes());
+  const Bytes target = CommittedFor(bytes);
   Bytes more = target - committed_;
   Bytes available = AvailableBytes();
   const bool beyond = base_ != nullptr && target > reserved_;
@@ -97,6 +101,15 @@ Status GrowableHostBuffer::Commit(Bytes bytes) {
   }
   committed_ = target;
   return Status();
+}
+
+void GrowableHostBuffer::Shrink(Bytes bytes) {
+  const Bytes target = CommittedFor(bytes);
+  if (target >= committed_) return;
+  // A new reservation in place of the old pages. Should it fail, they stay.
+  void* const placed = mmap(base_ + target, static_cast<size_t>(committed_ - target), PROT_NONE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  if (placed != MAP_FAILED) committed_ = target;
 }
 
 void GrowableHostBuffer::Release() {

@@ -1,4 +1,4 @@
-// A buffer that grows in place.
+// A buffer that grows and shrinks in place.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +23,10 @@ class GrowableHostBuffer {
   // Makes at least `bytes` usable. kMemory with the numbers when the machine has
   // no room; the buffer is then unchanged.
   Status Commit(Bytes bytes);
+
+  // Gives memory behind the first `bytes` back to the system, in whole pages. Bytes that
+  // are committed again read as zero, but for the rest of the last page.
+  void Shrink(Bytes bytes);
 
   std::byte* data() const { return base_; }
   Bytes committed() const { return committed_; }

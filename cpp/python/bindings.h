@@ -77,6 +77,14 @@ inline TableConfig ConfigFromDict(const nb::dict& fields, uint64_t seed) {
   config.trainable = nb::cast<bool>(fields["trainable"]);
   config.max_rows = nb::cast<int64_t>(fields["max_rows"]);
   config.score = static_cast<ScoreKind>(nb::cast<int>(fields["score"]));
+  config.half_life = nb::cast<int64_t>(fields["half_life"]);
+  config.ttl_clock = static_cast<TtlClock>(nb::cast<int>(fields["ttl_clock"]));
+  config.ttl = nb::cast<int64_t>(fields["ttl"]);
+  config.admission = {static_cast<AdmissionKind>(nb::cast<int>(fields["admission"])),
+                      nb::cast<uint64_t>(fields["admission_threshold"]),
+                      nb::cast<uint64_t>(fields["admission_limit"]),
+                      SplitMix64(RowInitStream(seed, config.name))};
+  config.admission_counters = nb::cast<int64_t>(fields["admission_counters"]);
   config.recorded_evictions = nb::cast<int64_t>(fields["recorded_evictions"]);
   config.max_outstanding = nb::cast<int64_t>(fields["max_outstanding"]);
   return config;
@@ -110,13 +118,16 @@ inline nb::dict StatsToDict(const TableStats& stats) {
   out["capacity"] = stats.capacity;
   out["index_bytes"] = stats.index_bytes;
   out["row_bytes"] = stats.row_bytes;
+  out["admission_bytes"] = stats.admission_bytes;
   out["lookups"] = c.lookups;
   out["ids"] = c.ids;
   out["hits"] = c.hits;
   out["inserted"] = c.inserted;
   out["refused_budget"] = c.refused_budget;
   out["refused_pinned"] = c.refused_pinned;
+  out["refused_admission"] = c.refused_admission;
   out["evicted"] = c.evicted;
+  out["expired"] = c.expired;
   out["padded"] = c.padded;
   out["found"] = c.found;
   out["missing"] = c.missing;
@@ -242,6 +253,16 @@ void BindGroups(nb::module_& m) {
         return to;
       },
       nb::arg("group"), nb::arg("device"), nb::arg("version"), nb::arg("table"));
+  m.def(
+      "shrink",
+      [](int64_t group, int32_t device, int32_t from) {
+        int32_t to = 0;
+        std::vector<Bytes> freed;
+        OnGroup<Scope>(group, device,
+                       [&](Backend& backend) { return backend.Shrink(from, &freed, &to); });
+        return std::pair(to, freed);
+      },
+      nb::arg("group"), nb::arg("device"), nb::arg("version"));
   m.def("drain_evicted", &DrainEvicted<Scope>, nb::arg("group"), nb::arg("device"),
         nb::arg("table"));
   m.def("path_buckets", &PathBuckets, nb::arg("keys"), nb::arg("num_buckets"), nb::arg("buckets"));

@@ -18,6 +18,7 @@ struct TableStats {
   int64_t capacity;  // slots
   Bytes index_bytes;
   Bytes row_bytes;
+  Bytes admission_bytes = 0;
 };
 
 // A token is the group's version. A verb that changes the group takes the
@@ -57,9 +58,11 @@ class Backend {
   virtual Status Renew(int32_t* version) = 0;
   virtual Status Stats(std::vector<TableStats>* stats) = 0;
 
-  // The first two change the group, from version `from` to *to.
+  // The first three change the group, from version `from` to *to.
   virtual Status EraseBelow(int32_t from, int table, uint64_t score, int32_t* to) = 0;
   virtual Status Clear(int32_t from, int table, int32_t* to) = 0;
+  // Gives memory back that the tables do not need; freed: bytes per table. Rows may move.
+  virtual Status Shrink(int32_t from, std::vector<Bytes>* freed, int32_t* to) = 0;
   // Moves what has been recorded since the last call out of the table.
   virtual Status DrainEvicted(int table, EvictedKeys* evicted) = 0;
 

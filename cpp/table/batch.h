@@ -60,15 +60,25 @@ enum HeaderField : int {
   kHeaderCounts = 1,  // number of unique rows, one a table looked up
 };
 
+// Where a lookup says who made way for its keys in one table.
+struct EvictedOutput {
+  int table;
+  int64_t capacity;  // ids of the table
+  Key* keys;         // [capacity]: in the order of their eviction, then zeros
+  uint64_t* scores;  // [capacity]
+  int32_t* count;    // [1]
+};
+
 // unique_rows of table t holds the row numbers in order of first occurrence,
 // positions of `index` refer to it; kNoRow fills the rest.
 struct LookupBatch {
   std::span<const FeatureInput> features;
-  std::span<float* const> rows;           // per feature: [NumOutputRows, dim]
-  std::span<int32_t* const> index;        // per feature: [NumIds]
-  std::span<const int> tables;            // tables looked up, ascending
-  std::span<int64_t* const> unique_rows;  // per such table: [ids of the table]
-  int32_t* header;                        // [kHeaderCounts + tables]
+  std::span<float* const> rows;                 // per feature: [NumOutputRows, dim]
+  std::span<int32_t* const> index;              // per feature: [NumIds]
+  std::span<const int> tables;                  // tables looked up, ascending
+  std::span<int64_t* const> unique_rows;        // per such table: [ids of the table]
+  int32_t* header;                              // [kHeaderCounts + tables]
+  std::span<const EvictedOutput> evicted = {};  // for tables that were asked
 };
 
 // Gradient of one looked-up feature.

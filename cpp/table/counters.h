@@ -21,11 +21,13 @@ struct TableCounters {
   int64_t assigned = 0;
   int64_t assign_refused = 0;  // rows of assign for which no room was to be had
   int64_t erased = 0;
-  int64_t waits = 0;           // times the device may have stood still for the host to make room
-  int64_t growths = 0;         // doublings of the index
-  int64_t rows_copied = 0;     // rows moved by growth; stays 0 by design
-  int64_t refused_pinned = 0;  // on_full="evict": no entry that may go
-  int64_t evicted = 0;         // keys that made way for new ones
+  int64_t waits = 0;              // times the device may have stood still for the host to make room
+  int64_t growths = 0;            // doublings of the index
+  int64_t rows_copied = 0;        // rows moved by growth; stays 0 by design
+  int64_t refused_pinned = 0;     // on_full="evict": no entry that may go
+  int64_t evicted = 0;            // keys that made way for new ones
+  int64_t expired = 0;            // keys that nobody touched for longer than they may live
+  int64_t refused_admission = 0;  // ids of absent keys that were not let in
 };
 
 }  // namespace dynemb

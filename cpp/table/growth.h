@@ -16,11 +16,13 @@ inline Bytes RowBytes(const TableConfig& config) {
   return config.Layout().StrideBytes() + static_cast<Bytes>(sizeof(uint64_t));
 }
 
-// Bytes of one bucket; of a bounded table with its scores and the head of a list. (In
-// host memory scores lie beside the rows, and take less.)
+// Bytes of one bucket; of a bounded table with its scores, the last touches of one whose
+// rows expire, and the head of a list. (In host memory scores and touches lie beside the
+// rows, and take less.)
 inline Bytes BucketBytes(const TableConfig& config) {
   if (config.score == ScoreKind::kNone) return kBytesPerBucket;
-  return kBytesPerBucket + static_cast<Bytes>(kScoresPerBucket * sizeof(uint64_t)) +
+  const Bytes words = static_cast<Bytes>(kScoresPerBucket * sizeof(uint64_t));
+  return kBytesPerBucket + (config.StoresTouches() ? 2 : 1) * words +
          static_cast<Bytes>(sizeof(uint32_t));
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/admit.h"
 #include "core/optimizer/dispatch.h"
 #include "core/row_init.h"
 #include "core/row_layout.h"
@@ -11,6 +12,13 @@
 #include "core/types.h"
 
 namespace dynemb {
+
+// What a time to live is measured in. Mirrored by dynemb_jax.eviction.
+enum class TtlClock : int32_t {
+  kNone = 0,
+  kLookups = 1,      // the table's training lookups
+  kNanoseconds = 2,  // since 1970
+};
 
 enum class OnFull : int32_t { kError = 0, kDrop = 1, kEvict = 2 };
 
@@ -28,8 +36,21 @@ struct TableConfig {
   float missing_value = 0.0f;
   bool trainable = true;
   ScoreKind score = ScoreKind::kNone;  // any other: the table is bounded
-  int64_t recorded_evictions = 0;      // kept for drain_evicted, at most
-  int64_t max_outstanding = 4;         // latest lookups of the group that may pin rows
+  int64_t half_life = 1;               // of a decayed score, in training lookups
+  TtlClock ttl_clock = TtlClock::kNone;
+  int64_t ttl = 0;                 // by that clock: untouched rows go when they are older
+  AdmissionRule admission{};       // who is let in; by default everyone
+  int64_t admission_counters = 0;  // a multiple of kCountersPerBlock by a power of two
+  int64_t recorded_evictions = 0;  // kept for drain_evicted, at most
+  int64_t max_outstanding = 4;     // latest lookups of the group that may pin rows
+
+  // Whether the score of a row is its last touch by the clock of its time to live.
+  bool ScoreTellsAge() const {
+    return (ttl_clock == TtlClock::kLookups && score == ScoreKind::kStep) ||
+           (ttl_clock == TtlClock::kNanoseconds && score == ScoreKind::kTime);
+  }
+  // Whether rows have a word for their last touch.
+  bool StoresTouches() const { return ttl_clock != TtlClock::kNone && !ScoreTellsAge(); }
 
   RowLayout Layout() const {
     return DispatchRule(optimizer.kind, [&]<class Rule>() {

@@ -20,6 +20,7 @@ class FeaturePlan(NamedTuple):
     padding: int
     weighted: bool
     scored: bool
+    evicted: bool = False  # the keys that its table evicts are asked for
 
     def native(self) -> tuple[int, ...]:
         """As ReadFeatures in cpp/ffi/frame.cc reads it."""

@@ -1,8 +1,10 @@
 """lookup: find or insert.
 
-Results: token, header, per feature rows and index, per table unique_rows. ``header`` is int32
-[when it was, in the engine's own measure; number of unique rows per table]; ``index`` (shape of the
-ids) points into the table's ``unique_rows`` (uint32 pairs), -1 where padded, -2 where refused.
+Results: token, header, per feature rows and index, per table unique_rows, per table that is asked
+for its evicted keys these keys and their scores (uint32 pairs) and their number. ``header`` is
+int32 [when it was, in the engine's own measure; number of unique rows per table]; ``index`` (shape
+of the ids) points into the table's ``unique_rows`` (uint32 pairs), -1 where padded, -2 where
+refused.
 """
 
 from collections.abc import Sequence
@@ -27,11 +29,17 @@ class LookupResults(NamedTuple):
     rows: tuple[jax.Array, ...]
     indices: tuple[jax.Array, ...]
     unique_rows: tuple[jax.Array, ...]
+    evicted: tuple[tuple[jax.Array, jax.Array, jax.Array], ...] = ()  # keys, scores, count
 
 
 def tables_of(features: Sequence[FeaturePlan]) -> tuple[int, ...]:
     """Tables that the features look up, in order."""
     return tuple(sorted({feature.table for feature in features}))
+
+
+def asked_tables(features: Sequence[FeaturePlan]) -> tuple[int, ...]:
+    """Of them, those that say which keys they evict."""
+    return tuple(sorted({feature.table for feature in features if feature.evicted}))
 
 
 def _abstract_eval(
@@ -51,8 +59,11 @@ def _abstract_eval(
             ShapedArray(feature.rows_shape(ids.shape), np.dtype(np.float32)),
             ShapedArray(feature.index_shape(ids.shape), np.dtype(np.int32)),
         ]
-    pairs = [ShapedArray((counts[table], 2), np.dtype(np.uint32)) for table in tables]
-    return results + pairs
+    pairs = {table: ShapedArray((counts[table], 2), np.dtype(np.uint32)) for table in tables}
+    results += pairs.values()
+    for table in asked_tables(features):
+        results += [pairs[table], pairs[table], ShapedArray((1,), np.dtype(np.int32))]
+    return results
 
 
 def _batch(operands: Any, dims: Any, *, features: tuple[FeaturePlan, ...], **params: Any) -> Any:
@@ -73,9 +84,16 @@ def lookup(
     """Looks the features' ids up, inserting what is absent."""
     tables = tables_of(features)
     native = [n for feature in features for n in feature.native()]
-    plan = (len(features), *native, len(tables), *tables)
+    asked = asked_tables(features)
+    plan = (len(features), *native, len(tables), *tables, len(asked), *asked)
     results = lookup_p.bind(token, *operands, features=features, group=group, plan=plan)
-    paired, unique_rows = results[2 : 2 + 2 * len(features)], results[2 + 2 * len(features) :]
+    paired, rest = results[2 : 2 + 2 * len(features)], results[2 + 2 * len(features) :]
+    unique_rows, evicted = rest[: len(tables)], rest[len(tables) :]
     return LookupResults(
-        results[0], results[1], tuple(paired[0::2]), tuple(paired[1::2]), tuple(unique_rows)
+        results[0],
+        results[1],
+        tuple(paired[0::2]),
+        tuple(paired[1::2]),
+        tuple(unique_rows),
+        tuple(zip(evicted[0::3], evicted[1::3], evicted[2::3], strict=True)),
     )

@@ -31,14 +31,23 @@ PYTHON_LAYERS = {
     "optimizers": {"errors"},
     "initializers": {"errors"},
     "eviction": {"errors"},
-    "config": {"errors", "optimizers", "initializers", "eviction"},
+    "admission": {"errors"},
+    "config": {"errors", "optimizers", "initializers", "eviction", "admission"},
     "keys": {"errors"},
     "inputs": {"errors", "keys"},
     "feed": {"errors", "keys", "inputs"},
     "_registration": {"_native", "_native_cuda"},
     "_primitives": {"errors", "keys", "inputs", "_native", "_registration"},
     "_autodiff": {"errors", "keys", "inputs", "_primitives"},
-    "group": {"errors", "config", "optimizers", "initializers", "eviction", "_registration"},
+    "group": {
+        "errors",
+        "config",
+        "optimizers",
+        "initializers",
+        "eviction",
+        "admission",
+        "_registration",
+    },
     "embeddings": {"errors", "config", "group"},
     "lookups": {
         "errors",
@@ -53,7 +62,7 @@ PYTHON_LAYERS = {
     "updates": {"errors", "_primitives", "group", "embeddings"},
     "flax": {"errors", "embeddings", "lookups", "updates"},
 }
-LEAVES = {"errors", "optimizers", "initializers", "eviction", "config"}
+LEAVES = {"errors", "optimizers", "initializers", "eviction", "admission", "config"}
 JAX_INTERNALS = {"_primitives/define.py"}
 # Optional libraries, and the only package that imports each; nothing of ours imports that one.
 OUTERMOST = {"flax": "flax"}

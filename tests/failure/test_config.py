@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import dynemb_jax as dj
+from dynemb_jax.group import refuse_on_gpu
 
 BAD = {
     "dim zero": ({"dim": 0}, "dim"),
@@ -22,6 +23,7 @@ BAD = {
     "missing_row": ({"missing_row": "zero"}, "missing_row"),
     "optimizer": ({"optimizer": "adagrad"}, "optimizer"),
     "initializer": ({"initializer": 0.5}, "initializer"),
+    "admission": ({"admission": 2}, "admission"),
     "empty name": ({"name": ""}, "name"),
     "name": ({"name": "user table"}, "name"),
 }
@@ -48,7 +50,6 @@ def test_an_unknown_option_is_refused_and_the_known_ones_are_named():
 
 
 NOT_YET = {
-    "admission": object(),
     "placement": "host",
     "dtype": jnp.bfloat16,
 }
@@ -95,6 +96,71 @@ def test_a_policy_means_evict_and_none_means_error():
     assert dj.TableConfig("items", 4).on_full == "error"
     assert dj.TableConfig("items", 4, eviction=policy).on_full == "evict"
     assert dj.TableConfig("items", 4, eviction=policy, on_full="drop").on_full == "drop"
+
+
+@pytest.mark.parametrize("decay", [0, -1, 2.5, True, 2**32, "slow"])
+def test_an_impossible_half_life_is_refused(decay):
+    with pytest.raises(dj.errors.ConfigError, match=r"decay of eviction.lfu .*write"):
+        dj.eviction.lfu(max_rows=5, decay=decay)
+
+
+BAD_TTL = {
+    "no policy": (
+        lambda lru: dj.eviction.ttl(dj.eviction.lru, steps=5),
+        "takes an eviction policy",
+    ),
+    "nothing": (lambda lru: dj.eviction.ttl(lru), "either steps or seconds, got none"),
+    "both": (lambda lru: dj.eviction.ttl(lru, steps=5, seconds=5), "steps or seconds, got both"),
+    "steps 0": (lambda lru: dj.eviction.ttl(lru, steps=0), "steps of eviction.ttl .*got 0"),
+    "steps 2.0": (lambda lru: dj.eviction.ttl(lru, steps=2.0), "steps of eviction.ttl .*got 2.0"),
+    "seconds 0": (lambda lru: dj.eviction.ttl(lru, seconds=0), "seconds of eviction.ttl .*got 0"),
+    "nan": (lambda lru: dj.eviction.ttl(lru, seconds=float("nan")), "seconds of eviction.ttl"),
+    "bool": (lambda lru: dj.eviction.ttl(lru, seconds=True), "seconds of eviction.ttl .*got True"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TTL)
+def test_an_impossible_time_to_live_is_refused(case):
+    make, text = BAD_TTL[case]
+
+    with pytest.raises(dj.errors.ConfigError, match=f"{text}.*write"):
+        make(dj.eviction.lru(max_rows=5))
+
+
+@pytest.mark.parametrize("threshold", [0, -1, 256, 2.0, True, None])
+def test_an_impossible_threshold_is_refused(threshold):
+    with pytest.raises(dj.errors.ConfigError, match=r"threshold of admission.frequency .*write"):
+        dj.admission.frequency(threshold)
+
+
+@pytest.mark.parametrize("counters", [0, -1, 2.5, True, None, 2**41])
+def test_an_impossible_number_of_counters_is_refused(counters):
+    with pytest.raises(dj.errors.ConfigError, match=r"counters of admission.frequency .*write"):
+        dj.admission.frequency(2, counters=counters)
+
+
+@pytest.mark.parametrize("p", [0, -0.1, 1.1, float("nan"), True, None, "half"])
+def test_an_impossible_probability_is_refused(p):
+    with pytest.raises(dj.errors.ConfigError, match=r"p of admission.probability .*write"):
+        dj.admission.probability(p)
+
+
+LRU = dj.eviction.lru(max_rows=5)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("admission", dj.admission.frequency(2), "admission"),
+        ("eviction", dj.eviction.ttl(LRU, steps=5), "time to live"),
+    ],
+)
+def test_what_is_not_there_yet_on_a_gpu_says_so(option, value, said):
+    tables = (dj.TableConfig("items", 4, **{option: value}),)
+
+    refuse_on_gpu("cpu", tables)
+    with pytest.raises(NotImplementedError, match=rf"items.*{said}.*JAX_PLATFORMS=cpu"):
+        refuse_on_gpu("gpu", tables)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, None, 1 << 20])

@@ -13,6 +13,7 @@ HOST_CALLS = {
     "get": lambda emb: dj.get(emb, "items", np.array([1])),
     "contains": lambda emb: dj.contains(emb, "items", np.array([1])),
     "erase_if": lambda emb: dj.erase_if(emb, "items", score_below=1),
+    "shrink": lambda emb: dj.shrink(emb),
     "clear": lambda emb: dj.clear(emb, "items"),
     "drain_evicted": lambda emb: dj.drain_evicted(emb, "items"),
     "resync": lambda emb: dj.resync(emb),

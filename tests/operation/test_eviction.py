@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 import dynemb_jax as dj
-from tests.bounded import ON_FULL, POLICIES, BoundedTwin, bounded, paths
+from tests.bounded import (
+    ON_FULL,
+    POLICIES,
+    RECORD,
+    BoundedTwin,
+    bounded,
+    eviction_of,
+    paths,
+)
 from tests.oracle.bounded_table import split_mix
 from tests.twin import SAME_LOW_HALF, SPECIAL_KEYS, assert_close, keys, random_grads
 
@@ -192,7 +200,7 @@ def test_a_batch_with_more_new_keys_than_rows_refuses_the_surplus():
     twin.train(np.repeat(np.arange(20), 2))
 
     twin.check([*range(20), 100, 101])
-    assert twin.stats.refused == {"budget": 0, "pinned": 24}
+    assert twin.stats.refused == {"budget": 0, "pinned": 24, "admission": 0}
     assert twin.stats.rows == 8
 
 
@@ -238,7 +246,7 @@ def test_keys_of_one_home_are_all_found_in_a_table_with_room():
 
     twin.lookup(same)
 
-    assert twin.stats.refused == {"budget": 0, "pinned": 0}
+    assert twin.stats.refused == {"budget": 0, "pinned": 0, "admission": 0}
     assert dj.contains(twin.emb, "items", same).all()
 
 
@@ -348,3 +356,29 @@ def test_a_lookup_that_is_replayed_scores_and_evicts_once():
 
     assert dj.drain_evicted(emb, "items").scores.tolist() == [1]
     assert dj.stats(emb)["items"].refused["pinned"] == 1
+
+
+@pytest.mark.parametrize("policy", [policy for policy in POLICIES if policy != "timestamp"])
+def test_deterministic_tables_evict_the_same_keys_in_every_run(policy):
+    def run():
+        table = dj.TableConfig(
+            "items",
+            4,
+            eviction=dj.eviction.ttl(eviction_of(policy, 300, record=RECORD), steps=9),
+            admission=dj.admission.probability(0.8),
+        )
+        emb = dj.create(dj.FeatureConfig(table), deterministic=True)
+        rng = np.random.default_rng(0)
+        for turn in range(12):
+            ids = rng.zipf(1.2, 128) % 2000
+            scores = rng.integers(0, 9, 128) if policy == "custom" else None
+            acts, emb = dj.lookup(emb, ids, scores=scores)
+            emb = dj.apply_gradients(emb, acts, random_grads((128, 4), turn))
+        drained, got = dj.drain_evicted(emb, "items"), dj.get(emb, "items", np.arange(2000))
+        return [*drained, got.found, got.rows, got.state["accumulator"]]
+
+    first, second = run(), run()
+
+    assert first[0].size > 50
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, other)

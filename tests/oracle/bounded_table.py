@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tests.oracle.admission import Everyone
 from tests.oracle.dict_table import DictTable, OracleFullError
 
 SLOTS = 31
@@ -46,19 +47,59 @@ class Place:
     bucket: int
     score: int
     epoch: int  # of the last batch that touched it
+    touched: int = 0  # training lookups then
+    total: int = 0  # decayed sum of its ids
+
+
+def decayed_weight(lookup, half_life):
+    """What an id of a lookup weighs: 2 ** (lookup / half_life), doublings joined by straight lines.
+
+    Returns an integer, the weight times 2**32, its bits below the 33rd cut off.
+    """
+    period, rest = divmod(lookup, half_life)
+    return ((half_life + rest) << 32) // half_life << period
+
+
+def decayed_sum(total, weight):
+    """Their sum, cut off behind its first 33 bits."""
+    total += weight
+    surplus = max(0, total.bit_length() - 33)
+    return total >> surplus << surplus
+
+
+def decayed_score(total):
+    """64 bits that order like the sums: exponent plus one, then 32 binary places."""
+    if not total:
+        return 0
+    exponent = total.bit_length() - 33
+    return (exponent + 1 << 32) + (total >> exponent) % 2**32
 
 
 class BoundedTable:
-    """A table of at most `max_rows` keys under a policy: lru, timestamp, lfu or custom.
+    """A table of at most `max_rows` keys under a policy: lru, timestamp, lfu, custom or decayed.
 
     `num_buckets` of each verb is the size of the index after it: how far the index grows is not
     this oracle's business.
     """
 
-    def __init__(self, contents: DictTable, paths, *, policy, on_full, max_rows, outstanding=4):
+    def __init__(
+        self,
+        contents: DictTable,
+        paths,
+        *,
+        policy,
+        on_full,
+        max_rows,
+        outstanding=4,
+        admission=None,
+        ttl=None,
+        half_life=1,
+    ):
         self.contents, self.paths = contents, paths
         self.policy, self.on_full, self.max_rows = policy, on_full, max_rows
         self.max_outstanding = outstanding
+        self.ttl, self.last_expiry, self.half_life = ttl, 0, half_life
+        self.admission = admission or Everyone()
         self.places = {}
         self.num_buckets = 1
         self.epoch = self.clock = 0
@@ -112,12 +153,11 @@ class BoundedTable:
     def _is_pinned(self, place):
         return place.epoch >= (self.outstanding[0] if self.outstanding else self.epoch)
 
-    def _victim(self, key):
-        buckets = set(self.paths([key], self.num_buckets, 2)[0])
+    def _victim(self, bucket):
         candidates = [
             (place.score, split_mix(other), other)
             for other, place in self.places.items()
-            if place.bucket in buckets and not self._is_pinned(place)
+            if place.bucket == bucket and not self._is_pinned(place)
         ]
         return min(candidates)[2] if candidates else None
 
@@ -125,26 +165,46 @@ class BoundedTable:
         self.contents.rows.pop(key)
         return self.places.pop(key)
 
-    def _insert(self, key, room):
-        """Whether the key got a row, and the room that is left."""
-        if room > 0:
-            room -= 1
-        else:
-            victim = self._victim(key) if self.on_full == "evict" else None
-            if victim is None:
-                return False, room
-            gone = self._forget(victim)
-            self.evicted.append((victim, gone.score))
-            self.last_evicted = max(self.last_evicted, gone.epoch)
-            self.counters["evicted"] += 1
-        bucket = self._first_with_room(key)
-        self.places[key] = Place(bucket, 0, self.epoch)
-        self.contents._insert(key)
-        return True, room
+    def _insert_all(self, keys, room):
+        """Distinct new keys: the first `room` of them get a row, the others that of a victim.
+
+        All try their home buckets, in order; then those that are left over their second ones.
+        """
+        gone, open_keys, level = {}, list(keys), 0
+        with_row = set(keys[:room])
+        evicts = self.on_full == "evict"
+        while open_keys:
+            left_over = []
+            for key in open_keys:
+                bucket = self.paths([key], self.num_buckets, level + 1)[0][level]
+                if key in with_row:
+                    placed = self._fill().get(bucket, 0) < SLOTS
+                else:
+                    victim = self._victim(bucket) if evicts else None
+                    placed = victim is not None
+                    if placed:
+                        gone[key] = (victim, self._forget(victim))
+                if placed:
+                    self.places[key] = Place(bucket, 0, self.epoch)
+                    self.contents._insert(key)
+                elif key in with_row or (evicts and level + 1 < min(2, self.num_buckets)):
+                    left_over.append(key)
+            open_keys, level = left_over, level + 1
+        for key in keys:
+            if key in gone:
+                victim, place = gone[key]
+                self.evicted.append((victim, place.score))
+                self.last_evicted = max(self.last_evicted, place.epoch)
+                self.counters["evicted"] += 1
 
     def _touch(self, key, given):
         place = self.places[key]
-        if self.policy == "lfu":
+        place.touched = self.counters["lookups"]
+        if self.policy == "decayed":
+            weight = decayed_weight(self.counters["lookups"], self.half_life)
+            place.total = decayed_sum(place.total, weight)
+            place.score = decayed_score(place.total)
+        elif self.policy == "lfu":
             place.score = min(place.score + 1, LARGEST)
         else:
             now = {"lru": self.counters["lookups"], "timestamp": self.clock, "custom": given}
@@ -155,31 +215,60 @@ class BoundedTable:
             if key in self.places:
                 self.places[key].epoch = self.epoch
 
+    def _expire(self):
+        """Before a lookup; `ttl` in lookups. All rows are looked through once an eighth of it."""
+        now = self.counters["lookups"] + 1
+        if self.ttl is None or now - self.last_expiry < max(1, self.ttl // 8):
+            return
+        self.last_expiry = now
+        going = [
+            key
+            for key, place in self.places.items()
+            if now - place.touched > self.ttl
+            and not (self.outstanding and place.epoch >= self.outstanding[0])
+        ]
+        going.sort(key=split_mix)
+        gone = [self._forget(key) for key in going]
+        self.evicted += [(key, place.score) for key, place in zip(going, gone, strict=True)]
+        self.last_evicted = max([self.last_evicted, *(place.epoch for place in gone)])
+        self.counters["expired"] += len(gone)
+
     # The verbs.
 
     def lookup(self, keys, num_buckets, scores=None):
         """Returns rows, float64 [n, dim], and what the update needs."""
         keys = DictTable._keys(keys)
-        new = [key for key in dict.fromkeys(keys) if key not in self.places]
+        self._expire()
+        absent = [key for key in keys if key not in self.places]
+        judged = self.admission.judge(absent, self.counters["lookups"] + 1)
+        new = dict.fromkeys(key for key, let_in in zip(absent, judged, strict=True) if let_in)
         room = self._make_room(len(new), num_buckets) if new else 0
+        self.admission.remember(absent)
+        judged = iter(judged)
+        absent = set(absent)
         self.epoch += 1
         self.clock += 1
         self.recent = [*self.recent, self.epoch][-self.max_outstanding :]
         self.outstanding = [e for e in [*self.outstanding, self.epoch] if e in self.recent]
         self.counters["lookups"] += 1
         self._pin(keys)
+        self._insert_all(list(new), room)
         looked = Looked(keys, [], self.epoch)
         for i, key in enumerate(keys):
             self.counters["ids"] += 1
-            is_hit = served = key in self.places
-            if not is_hit:
-                served, room = self._insert(key, room)
-            outcome = "hits" if is_hit else "inserted" if served else "refused"
+            admitted = key not in absent or next(judged)
+            self.counters["refused_admission"] += not admitted
+            served = admitted and key in self.places
+            is_first = served and key in new
+            if is_first:
+                new.pop(key)
+            outcome = "inserted" if is_first else "hits" if served else "refused"
             self.counters[outcome] += 1
             looked.served.append(served)
             if served:
                 self._touch(key, 0 if scores is None else int(scores[i]))
-        return self.contents.values(keys), looked
+        served = np.array(looked.served, bool)[:, None]
+        return np.where(served, self.contents.values(keys), 0.0), looked
 
     def apply(self, lookups, grads, **options):
         """One update over several lookups; grads float [lookups, n, dim]."""
@@ -198,16 +287,14 @@ class BoundedTable:
     def assign(self, keys, rows, num_buckets):
         """Inserts or overwrites; the last of equal keys stays."""
         keys = DictTable._keys(keys)
-        new = {key for key in keys if key not in self.places}
+        new = list(dict.fromkeys(key for key in keys if key not in self.places))
         room = self._make_room(len(new), num_buckets)
         self.epoch += 1
         self.clock += 1
         self._pin(keys)
+        self._insert_all(new, room)
         for key, row in zip(keys, rows, strict=True):
-            served = key in self.places
-            if not served:
-                served, room = self._insert(key, room)
-            if not served:
+            if key not in self.places:
                 self.counters["assign_refused"] += 1
                 continue
             self.contents.assign([key], row)
@@ -225,6 +312,25 @@ class BoundedTable:
         """Forgets what has a smaller score."""
         self.erase([key for key, place in self.places.items() if place.score < score_below])
 
+    def shrink(self, num_buckets):
+        """Buckets of equal low bits become one."""
+        self.last_erase = self.epoch
+        if num_buckets == self.num_buckets:
+            return
+        self.num_buckets = num_buckets
+        staying = {}
+        displaced = []
+        for key in sorted(self.places, key=split_mix):
+            place, home = self.places[key], self._home(key)
+            held = staying.setdefault(home, [])
+            if place.bucket % num_buckets == home and len(held) < SLOTS:
+                held.append(key)
+                place.bucket = home
+            else:
+                displaced.append(key)
+        self._place_again(displaced)
+
     def clear(self):
         """Forgets all."""
         self.erase(list(self.places))
+        self.admission.forget()

@@ -9,6 +9,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 import dynemb_jax as dj
 from tests.bounded import ON_FULL, POLICIES, BoundedTwin, paths
+from tests.plugins import ADMISSIONS
 from tests.twin import SAME_LOW_HALF, SPECIAL_KEYS
 
 # Keys that share their home in tables of up to 8 buckets: they overflow into others.
@@ -26,13 +27,20 @@ seeds = st.integers(0, 2**32 - 1)
 class BoundedMachine(RuleBasedStateMachine):
     """Holds a twin and the lookups whose updates are to come."""
 
-    policies, modes = POLICIES, ON_FULL
+    policies, modes, admission, ttl = POLICIES, ON_FULL, "everyone", None
 
     @initialize(data=st.data(), max_rows=st.sampled_from([5, 12, 40, 90]), k=st.integers(1, 4))
     def make(self, data, max_rows, k):
         policy = data.draw(st.sampled_from(self.policies))
         on_full = data.draw(st.sampled_from(self.modes))
-        self.twin = BoundedTwin(policy, max_rows, on_full=on_full, outstanding=k)
+        self.twin = BoundedTwin(
+            policy,
+            max_rows,
+            on_full=on_full,
+            outstanding=k,
+            admission=self.admission,
+            ttl=self.ttl,
+        )
         self.pending = []
 
     def look(self, ids, scores):
@@ -70,6 +78,10 @@ class BoundedMachine(RuleBasedStateMachine):
     def erase_if(self, score_below):
         self.twin.erase_if(score_below)
 
+    @rule()
+    def shrink(self):
+        self.twin.shrink()
+
     # Easy to draw, and forgets what makes the others interesting.
     @precondition(lambda self: len(self.twin.kept) > 30)
     @rule()
@@ -91,9 +103,10 @@ class BoundedMachine(RuleBasedStateMachine):
             dj.close(self.twin.emb)
 
 
-def machine(name, policy, modes):
+def machine(name, policy, modes, admission="everyone", ttl=None):
     # Derandomised runs are seeded by the class, so each needs its own.
-    return type(name, (BoundedMachine,), {"policies": (policy,), "modes": modes})
+    fields = {"policies": (policy,), "modes": modes, "admission": admission, "ttl": ttl}
+    return type(name, (BoundedMachine,), fields)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -101,6 +114,40 @@ def test_any_sequence_of_verbs_forgets_what_the_oracle_predicts(policy):
     profile = settings.get_profile("default")
     kind = machine(f"Short{policy}", policy, ON_FULL)
     run_machine(kind, settings=settings(profile, max_examples=5, stateful_step_count=25))
+
+
+@pytest.mark.parametrize("admission", [name for name in ADMISSIONS if name != "everyone"])
+def test_any_sequence_of_verbs_admits_what_the_oracle_predicts(admission):
+    profile = settings.get_profile("default")
+    kind = machine(f"Short{admission}", "lru", ON_FULL, admission)
+    run_machine(kind, settings=settings(profile, max_examples=5, stateful_step_count=25))
+
+
+@pytest.mark.parametrize("ttl", [1, 3, 17])
+def test_any_sequence_of_verbs_outlives_what_the_oracle_predicts(ttl):
+    profile = settings.get_profile("default")
+    kind = machine(f"Short{ttl}", "lfu", ON_FULL, ttl=ttl)
+    run_machine(kind, settings=settings(profile, max_examples=5, stateful_step_count=25))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ttl", [1, 3, 17])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_many_sequences_of_verbs_outlive_what_the_oracle_predicts(policy, ttl):
+    profile = settings.get_profile("long")
+    kind = machine(
+        f"Long{policy}{ttl}", policy, ON_FULL, "second_id" if ttl == 3 else "everyone", ttl
+    )
+    run_machine(kind, settings=settings(profile, max_examples=30, stateful_step_count=50))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("admission", [name for name in ADMISSIONS if name != "everyone"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_many_sequences_of_verbs_admit_what_the_oracle_predicts(policy, admission):
+    profile = settings.get_profile("long")
+    kind = machine(f"Long{policy}{admission}", policy, ON_FULL, admission)
+    run_machine(kind, settings=settings(profile, max_examples=30, stateful_step_count=50))
 
 
 @pytest.mark.long
