@@ -49,7 +49,7 @@ class Group:
         Raises:
             ConfigError: features that cannot work together.
             TableMemoryError, TableFullError: no room for the initial rows.
-            NotImplementedError: eviction on a GPU.
+            NotImplementedError: eviction on a GPU, optimizers that it does not have yet.
         """
         leaves, self.treedef = jax.tree_util.tree_flatten_with_path(features)
         if not leaves:
@@ -78,6 +78,7 @@ class Group:
         # The number that handlers see: XLA counts GPUs per process, CPUs over all of them.
         self.native = native_for(self.device.platform)
         refuse_eviction(self.device.platform, self.tables)
+        refuse_optimizers(self.device.platform, self.tables)
         is_cpu = self.device.platform == "cpu"
         self.ordinal: int = self.device.id if is_cpu else self.device.local_hardware_id
         self.id = _next_id(self.tables, self.features, seed)
@@ -173,6 +174,17 @@ def refuse_eviction(platform: str, tables: tuple[TableConfig, ...]) -> None:
             )
 
 
+def refuse_optimizers(platform: str, tables: tuple[TableConfig, ...]) -> None:
+    """Raises NotImplementedError for what optimizers cannot do yet where the tables live."""
+    for table in tables:
+        bound = table.optimizer.max_grad_norm
+        if bound is not None and platform != "cpu":
+            raise NotImplementedError(
+                f"table {table.name!r}: max_grad_norm={bound} of its optimizer is not available "
+                "yet on a GPU; leave it None, or run with JAX_PLATFORMS=cpu."
+            )
+
+
 def _native_fields(table: TableConfig, max_outstanding: int) -> dict[str, Any]:
     rule = table.optimizer.native()
     is_initial = table.missing_row == "initializer"
@@ -191,6 +203,7 @@ def _native_fields(table: TableConfig, max_outstanding: int) -> dict[str, Any]:
         "l1": float(rule.l1),
         "l2": float(rule.l2),
         "initial_sum": float(rule.initial_sum),
+        "max_grad_norm": float(table.optimizer.max_grad_norm or 0.0),
         "initializer": table.initializer.kind,
         "initializer_parameter": table.initializer.resolve(table.dim),
         "max_load": float(table.max_load),

@@ -64,7 +64,8 @@ inline TableConfig ConfigFromDict(const nb::dict& fields, uint64_t seed) {
                       nb::cast<float>(fields["weight_decay"]),
                       nb::cast<float>(fields["l1"]),
                       nb::cast<float>(fields["l2"]),
-                      nb::cast<float>(fields["initial_sum"])};
+                      nb::cast<float>(fields["initial_sum"]),
+                      nb::cast<float>(fields["max_grad_norm"])};
   config.initializer = {static_cast<InitializerKind>(nb::cast<int>(fields["initializer"])),
                         nb::cast<float>(fields["initializer_parameter"]),
                         RowInitStream(seed, config.name)};

@@ -21,6 +21,8 @@ from dynemb_jax.optimizers._base import Optimizer as Optimizer
 from dynemb_jax.optimizers._base import RowNumber as RowNumber
 from dynemb_jax.optimizers._ftrl import Ftrl as Ftrl
 from dynemb_jax.optimizers._ftrl import ftrl as ftrl
+from dynemb_jax.optimizers._lamb import Lamb as Lamb
+from dynemb_jax.optimizers._lamb import lamb as lamb
 from dynemb_jax.optimizers._rmsprop import Rmsprop as Rmsprop
 from dynemb_jax.optimizers._rmsprop import rmsprop as rmsprop
 from dynemb_jax.optimizers._sgd import Momentum as Momentum

@@ -35,6 +35,13 @@ def check_number(name: str, value: object, low: float, high: float = math.inf) -
         raise ConfigError(f"{name} must be {bound}, got {value!r}; pass a number {bound}.")
 
 
+def check_positive(name: str, value: object) -> None:
+    # As float32, which the engine computes in, has them.
+    low, high = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+    if not is_number(value) or not low <= value <= high:  # pyright: ignore[reportOperatorIssue]
+        raise ConfigError(f"{name} must be a number above 0, got {value!r}; pass None or e.g. 1.0.")
+
+
 def check_flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise ConfigError(f"{name} must be True or False, got {value!r}; pass {name}=True.")
@@ -68,12 +75,15 @@ class Optimizer:
     """Base of the optimizer descriptions."""
 
     learning_rate: LearningRate
+    max_grad_norm: float | None = field(default=None, kw_only=True)
 
     # Names of the state in dynemb_jax.get and assign: arrays [..., dim], numbers [...].
     vectors: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         check_learning_rate(self.learning_rate)
+        if self.max_grad_norm is not None:
+            check_positive("max_grad_norm", self.max_grad_norm)
 
     @property
     def scalars(self) -> tuple[RowNumber, ...]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dynemb_jax as dj
-from dynemb_jax.group import refuse_eviction
+from dynemb_jax.group import refuse_eviction, refuse_optimizers
 
 BAD = {
     "dim zero": ({"dim": 0}, "dim"),
@@ -104,6 +104,15 @@ def test_eviction_on_a_gpu_is_not_there_yet_and_says_so():
     refuse_eviction("cpu", tables)
     with pytest.raises(NotImplementedError, match=r"items.*eviction.*JAX_PLATFORMS=cpu"):
         refuse_eviction("gpu", tables)
+
+
+def test_clipping_on_a_gpu_is_not_there_yet_and_says_so():
+    rule = dj.optimizers.sgd(0.1, max_grad_norm=0.5)
+
+    refuse_optimizers("cpu", (dj.TableConfig("items", 4, optimizer=rule),))
+    refuse_optimizers("gpu", (dj.TableConfig("items", 4),))
+    with pytest.raises(NotImplementedError, match=r"items.*max_grad_norm=0.5.*JAX_PLATFORMS=cpu"):
+        refuse_optimizers("gpu", (dj.TableConfig("items", 4, optimizer=rule),))
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, None, 1 << 20])
@@ -217,6 +226,15 @@ def test_an_impossible_optimizer_is_refused(make):
         (dj.optimizers.rowwise_adagrad, "weight_decay", True),
         (dj.optimizers.rmsprop, "weight_decay", "strong"),
         (dj.optimizers.adam, "weight_decay", -1),
+        (dj.optimizers.lamb, "b1", 1.0),
+        (dj.optimizers.lamb, "eps", -1e-6),
+        (dj.optimizers.lamb, "weight_decay", float("nan")),
+        (dj.optimizers.sgd, "max_grad_norm", 0.0),
+        (dj.optimizers.adam, "max_grad_norm", -1.0),
+        (dj.optimizers.ftrl, "max_grad_norm", float("inf")),
+        (dj.optimizers.lamb, "max_grad_norm", float("nan")),
+        (dj.optimizers.rmsprop, "max_grad_norm", True),
+        (dj.optimizers.momentum, "max_grad_norm", 1e-50),  # 0 as float32, which means no bound
     ],
 )
 def test_an_impossible_number_of_an_optimizer_is_refused_by_its_name(make, option, value):
