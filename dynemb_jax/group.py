@@ -177,6 +177,11 @@ def refuse_eviction(platform: str, tables: tuple[TableConfig, ...]) -> None:
 def refuse_optimizers(platform: str, tables: tuple[TableConfig, ...]) -> None:
     """Raises NotImplementedError for what optimizers cannot do yet where the tables live."""
     for table in tables:
+        if table.optimizer.native().outside is not None and platform != "cpu":
+            raise NotImplementedError(
+                f"table {table.name!r}: optimizer={table.optimizer!r} is not available yet on a "
+                "GPU; take a rule of dynemb_jax.optimizers, or run with JAX_PLATFORMS=cpu."
+            )
         bound = table.optimizer.max_grad_norm
         if bound is not None and platform != "cpu":
             raise NotImplementedError(
@@ -204,6 +209,7 @@ def _native_fields(table: TableConfig, max_outstanding: int) -> dict[str, Any]:
         "l2": float(rule.l2),
         "initial_sum": float(rule.initial_sum),
         "max_grad_norm": float(table.optimizer.max_grad_norm or 0.0),
+        "outside": None if rule.outside is None else (rule.outside.vectors, rule.outside.scalars),
         "initializer": table.initializer.kind,
         "initializer_parameter": table.initializer.resolve(table.dim),
         "max_load": float(table.max_load),

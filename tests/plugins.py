@@ -3,8 +3,16 @@
 The contract suites run over these tables; others use them to pick a plug-in by name.
 """
 
+import optax
+
 import dynemb_jax as dj
 from tests.oracle import optimizers, row_init
+
+
+def decayed(transformation):
+    """The transformation, of g + w / 2."""
+    return optax.chain(optax.add_decayed_weights(0.5), transformation)
+
 
 OPTIMIZERS = {
     "sgd": (dj.optimizers.sgd(0.1), optimizers.Sgd(0.1)),
@@ -169,6 +177,27 @@ CPU_OPTIMIZERS = {
     "lamb_clip": (
         dj.optimizers.lamb(0.01, max_grad_norm=2.0),
         optimizers.Clipped(optimizers.Lamb(0.01), 2.0),
+    ),
+    "from_optax": (dj.optimizers.from_optax(optax.adam(0.01)), optimizers.Adam(0.01)),
+    "from_optax_row": (
+        dj.optimizers.from_optax(optax.adam(0.01), count="row"),
+        optimizers.Adam(0.01, bias_correction="row"),
+    ),
+    "from_optax_momentum": (
+        dj.optimizers.from_optax(optax.sgd(0.1, momentum=0.9)),
+        optimizers.Momentum(0.1),
+    ),
+    "from_optax_stateless": (
+        dj.optimizers.from_optax(decayed(optax.sgd(0.1))),
+        optimizers.L2Decay(optimizers.Sgd(0.1), 0.5),
+    ),
+    "from_optax_lamb": (
+        dj.optimizers.from_optax(optax.lamb(0.01), rowwise=True),
+        optimizers.Lamb(0.01),
+    ),
+    "from_optax_clip": (
+        dj.optimizers.from_optax(optax.adam(0.01), max_grad_norm=2.0),
+        optimizers.Clipped(optimizers.Adam(0.01), 2.0),
     ),
 }
 ALL_OPTIMIZERS = OPTIMIZERS | CPU_OPTIMIZERS

@@ -3,7 +3,9 @@
 //   16 bytes, so that every part can be moved in 16-byte pieces.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "core/annotations.h"
 #include "core/types.h"
@@ -20,6 +22,15 @@ struct RowLayout {
     return static_cast<int64_t>(Padded(dim)) * (1 + vector);
   }
   DYNEMB_HD int64_t ScalarOffset() const { return VectorOffset(vectors); }
+  // The numbers of a row, as bits: whole numbers lie there too.
+  DYNEMB_HD void LoadScalars(const float* row, int32_t* bits) const {
+    if (scalars > 0)
+      memcpy(bits, row + ScalarOffset(), sizeof *bits * static_cast<size_t>(scalars));
+  }
+  DYNEMB_HD void StoreScalars(const int32_t* bits, float* row) const {
+    if (scalars > 0)
+      memcpy(row + ScalarOffset(), bits, sizeof *bits * static_cast<size_t>(scalars));
+  }
   DYNEMB_HD int64_t StrideFloats() const { return VectorOffset(vectors) + Padded(scalars); }
   DYNEMB_HD Bytes StrideBytes() const { return StrideFloats() * static_cast<Bytes>(sizeof(float)); }
   // Floats of state as dynemb_jax sees them: vectors, then scalars, no padding.

@@ -77,6 +77,14 @@ uint64_t CpuTable::ScoreNow() {
 
 void CpuTable::InitState(RowIndex row) {
   float* base = Row(row);
+  if (config_.outside.has_value()) {
+    for (int v = 0; v < layout_.vectors; ++v) {
+      std::fill_n(base + layout_.VectorOffset(v), layout_.dim,
+                  config_.outside->vectors[static_cast<size_t>(v)]);
+    }
+    layout_.StoreScalars(config_.outside->scalars.data(), base);
+    return;
+  }
   float* state = base + layout_.VectorOffset(0);
   std::fill(state, base + layout_.ScalarOffset(), config_.optimizer.initial_state);
   std::fill(base + layout_.ScalarOffset(), base + layout_.StrideFloats(),

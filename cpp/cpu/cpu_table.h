@@ -94,6 +94,7 @@ class CpuTable {
   float* Row(RowIndex row) const { return pool_.Row(row); }
   const IndexView& index() const { return index_.view(); }
   RowPool& pool() { return pool_; }
+  const RowPool& pool() const { return pool_; }
   const TableConfig& config() const { return config_; }
   const RowLayout& layout() const { return layout_; }
   TableScratch& scratch() { return scratch_; }

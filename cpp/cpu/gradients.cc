@@ -100,6 +100,7 @@ Status PrepareGradients(CpuTable& table, int table_position,
       lists.push_back(list);
     }
   }
+  if (gradients->sources.empty()) return Status();
   if (lists.size() == 1) {
     gradients->unique_rows = lists[0].data();
     gradients->num_unique = static_cast<int32_t>(lists[0].size());

@@ -39,6 +39,37 @@ void ApplyOptimizer(const TableGradients& gradients, const StepOperands& operand
   });
 }
 
+Status CheckMoved(const CpuTable& table, const MovedRows& moved) {
+  const int32_t count = *moved.count;
+  bool valid = count >= 0 && count <= moved.capacity;
+  for (int32_t u = 0; valid && u < count; ++u) {
+    valid = moved.unique_rows[u] >= 0 && moved.unique_rows[u] < table.pool().high_water();
+  }
+  if (valid) return Status();
+  return InvalidArgument("apply_gradients: what moved of table '", table.config().name,
+                         "' is not what was collected; reinstall dynemb_jax.");
+}
+
+void WriteMoved(CpuTable& table, const MovedRows& moved) {
+  const RowLayout& layout = table.layout();
+  ThreadPool::Shared().ParallelFor(*moved.count, 512, [&](int64_t begin, int64_t end) {
+    for (int64_t u = begin; u < end; ++u) {
+      float* row = table.Row(RowIndex{moved.unique_rows[u]});
+      std::copy_n(moved.rows + u * layout.dim, layout.dim, row);
+      for (int v = 0; v < layout.vectors; ++v) {
+        std::copy_n(moved.vectors[static_cast<size_t>(v)] + u * layout.dim, layout.dim,
+                    row + layout.VectorOffset(v));
+      }
+      layout.StoreScalars(moved.scalars + u * layout.scalars, row);
+    }
+  });
+}
+
+void CountUpdate(CpuTable& table, int64_t rows) {
+  table.counters.updates += 1;
+  table.counters.updated_rows += rows;
+}
+
 }  // namespace
 
 Status CpuBackend::Update(const Executor&, TokenPair token, const UpdateBatch& batch) {
@@ -56,12 +87,18 @@ Status CpuBackend::Update(const Executor&, TokenPair token, const UpdateBatch& b
       updates.push_back(std::move(update));
     }
   }
+  for (const MovedRows& moved : batch.moved) {
+    DYNEMB_RETURN_IF_ERROR(CheckMoved(table(moved.table), moved));
+  }
   const int64_t step = *batch.step < 0 ? steps_ : *batch.step;
   for (const TableGradients& update : updates) {
     int position = update.sources[0].gradient->table;
     ApplyOptimizer(update, StepOperands{batch.learning_rates[position], step});
-    update.table->counters.updates += 1;
-    update.table->counters.updated_rows += update.num_unique;
+    CountUpdate(*update.table, update.num_unique);
+  }
+  for (const MovedRows& moved : batch.moved) {
+    WriteMoved(table(moved.table), moved);
+    CountUpdate(table(moved.table), *moved.count);
   }
   steps_ = step + 1;
   for (const LookupResidual& lookup : batch.lookups) {

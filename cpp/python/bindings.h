@@ -66,6 +66,11 @@ inline TableConfig ConfigFromDict(const nb::dict& fields, uint64_t seed) {
                       nb::cast<float>(fields["l2"]),
                       nb::cast<float>(fields["initial_sum"]),
                       nb::cast<float>(fields["max_grad_norm"])};
+  if (const nb::object outside = fields["outside"]; !outside.is_none()) {
+    auto [vectors, scalars] =
+        nb::cast<std::pair<std::vector<float>, std::vector<int32_t>>>(outside);
+    config.outside = OutsideState{std::move(vectors), std::move(scalars)};
+  }
   config.initializer = {static_cast<InitializerKind>(nb::cast<int>(fields["initializer"])),
                         nb::cast<float>(fields["initializer_parameter"]),
                         RowInitStream(seed, config.name)};

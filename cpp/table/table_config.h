@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "core/optimizer/dispatch.h"
 #include "core/row_init.h"
@@ -14,10 +16,17 @@ namespace dynemb {
 
 enum class OnFull : int32_t { kError = 0, kDrop = 1, kEvict = 2 };
 
+// State of an optimizer that runs outside of the engine, in dynemb_jax: its first values.
+struct OutsideState {
+  std::vector<float> vectors;    // per state vector, of all its columns
+  std::vector<int32_t> scalars;  // per number of a row, as bits
+};
+
 struct TableConfig {
   std::string name;
   int dim = 0;
   OptimizerParameters optimizer{};
+  std::optional<OutsideState> outside;  // in place of optimizer.kind
   RowInitializer initializer{};
   double max_load = 0.85;    // of the slots, before the index doubles
   int64_t initial_rows = 0;  // room made at creation
@@ -32,6 +41,10 @@ struct TableConfig {
   int64_t max_outstanding = 4;         // latest lookups of the group that may pin rows
 
   RowLayout Layout() const {
+    if (outside.has_value()) {
+      return {dim, static_cast<int>(outside->vectors.size()),
+              static_cast<int>(outside->scalars.size())};
+    }
     return DispatchRule(optimizer.kind, [&]<class Rule>() {
       return RowLayout{dim, Rule::kVectors, Rule::kScalars};
     });

@@ -54,6 +54,13 @@ class RowNumber(NamedTuple):
     dtype: np.dtype[Any]  # int32 or float32
 
 
+class OutsideState(NamedTuple):
+    """State of a rule that does not run in the engine: what a new row begins with."""
+
+    vectors: tuple[float, ...]  # per state vector, in all of its columns
+    scalars: tuple[int, ...]  # per number of the row, as the bits of an int32
+
+
 @dataclass(frozen=True, kw_only=True)
 class NativeRule:
     """What the engine reads of an optimizer (core/optimizer/optimizer.h)."""
@@ -68,6 +75,7 @@ class NativeRule:
     l1: float = 0.0
     l2: float = 0.0
     initial_sum: float = 0.0
+    outside: OutsideState | None = None  # in place of all of the above
 
 
 @dataclass(frozen=True)
