@@ -8,10 +8,11 @@ from collections import Counter
 from typing import Any, NoReturn
 
 import jax
+import numpy as np
 from jax.core import Tracer
 
 from dynemb_jax._registration import native_for
-from dynemb_jax.config import FeatureConfig, TableConfig
+from dynemb_jax.config import ROW_DTYPES, FeatureConfig, TableConfig
 from dynemb_jax.errors import (
     ClosedError,
     ConfigError,
@@ -49,7 +50,7 @@ class Group:
         Raises:
             ConfigError: features that cannot work together.
             TableMemoryError, TableFullError: no room for the initial rows.
-            NotImplementedError: eviction on a GPU, optimizers that it does not have yet.
+            NotImplementedError: eviction on a GPU, optimizers and dtypes that it does not have yet.
         """
         leaves, self.treedef = jax.tree_util.tree_flatten_with_path(features)
         if not leaves:
@@ -79,6 +80,7 @@ class Group:
         self.native = native_for(self.device.platform)
         refuse_eviction(self.device.platform, self.tables)
         refuse_optimizers(self.device.platform, self.tables)
+        refuse_dtypes(self.device.platform, self.tables)
         is_cpu = self.device.platform == "cpu"
         self.ordinal: int = self.device.id if is_cpu else self.device.local_hardware_id
         self.id = _next_id(self.tables, self.features, seed)
@@ -190,6 +192,16 @@ def refuse_optimizers(platform: str, tables: tuple[TableConfig, ...]) -> None:
             )
 
 
+def refuse_dtypes(platform: str, tables: tuple[TableConfig, ...]) -> None:
+    """Raises NotImplementedError for dtypes of rows that are not there yet."""
+    for table in tables:
+        if table.dtype != np.float32 and platform != "cpu":
+            raise NotImplementedError(
+                f"table {table.name!r}: dtype={table.dtype} is not available yet on a GPU; use "
+                "dtype=jnp.float32, or run with JAX_PLATFORMS=cpu."
+            )
+
+
 def _native_fields(table: TableConfig, max_outstanding: int) -> dict[str, Any]:
     rule = table.optimizer.native()
     is_initial = table.missing_row == "initializer"
@@ -198,6 +210,8 @@ def _native_fields(table: TableConfig, max_outstanding: int) -> dict[str, Any]:
     return {
         "name": table.name,
         "dim": int(table.dim),
+        "row_type": ROW_DTYPES.index(table.dtype),
+        "stochastic_rounding": table.rounding == "stochastic",
         "optimizer": rule.optimizer,
         "beta1": float(rule.beta1),
         "beta2": float(rule.beta2),

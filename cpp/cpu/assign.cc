@@ -67,8 +67,8 @@ Status CpuBackend::Assign(const Executor&, TokenPair token, const AssignBatch& b
       if (present == kNoRow) target.PinNew(row, epoch);
       target.Score(row, score);
     }
-    std::copy_n(batch.rows + i * layout.dim, layout.dim, target.Row(row));
-    target.InitState(row);
+    target.SetEmbedding(batch.rows + i * layout.dim, target.Row(row));
+    target.InitState(row, key);
     if (batch.state != nullptr) {
       WriteState(layout, batch.state + i * layout.StateFloats(), target.Row(row));
     }

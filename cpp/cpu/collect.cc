@@ -13,7 +13,9 @@ namespace {
 void CollectRow(const CpuTable& table, const CollectedRows& collected, int64_t u,
                 const float* row) {
   const RowLayout& layout = table.layout();
-  std::copy_n(row, layout.dim, collected.rows + u * layout.dim);
+  float* values = collected.rows + u * layout.dim;
+  const float* embedding = table.Embedding(row, values);
+  if (embedding != values) std::copy_n(embedding, layout.dim, values);
   for (int v = 0; v < layout.vectors; ++v) {
     std::copy_n(row + layout.VectorOffset(v), layout.dim,
                 collected.vectors[static_cast<size_t>(v)] + u * layout.dim);

@@ -67,13 +67,26 @@ class CpuTable {
   uint64_t ScoreNow();
 
   // Writes the first value of a row.
-  void InitEmbedding(RowIndex row, Key key) {
-    InitRowOnHost(config_.initializer, key, layout_.dim, Row(row));
-  }
-  void InitState(RowIndex row);
+  void InitEmbedding(RowIndex row, Key key);
+  // Writes all else of a new row.
+  void InitState(RowIndex row, Key key);
 
   // What a key without a row looks like: [dim].
   void FillMissing(Key key, float* out) const;
+
+  bool keeps_floats() const { return layout_.type == RowType::kFloat32; }
+  // The embedding of a row as floats: in the row where it lies there, else in `space`.
+  const float* Embedding(const float* row, float* space) const {
+    return keeps_floats() ? row : DecodeEmbedding(row, space);
+  }
+  float* Embedding(float* row, float* space) const {
+    return keeps_floats() ? row : DecodeEmbedding(row, space);
+  }
+  // Floats into a row, rounded to the nearest.
+  void SetEmbedding(const float* values, float* row) const;
+  // The same of an update, rounded as the table says. Embedding(row, space) may be
+  // `values`. step: of the update.
+  void UpdateEmbedding(const float* values, int64_t step, float* row) const;
 
   bool Erase(Key key);
   // Erases what is scored lower; returns how many. The smallest of their rows is the
@@ -105,6 +118,7 @@ class CpuTable {
   std::atomic<int64_t> found{0}, missing{0}, padded{0};
 
  private:
+  float* DecodeEmbedding(const float* row, float* space) const;
   Status Full(const Room& now, int64_t new_rows, int64_t granted) const;
 
   TableConfig config_;

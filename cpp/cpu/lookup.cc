@@ -158,7 +158,7 @@ void Insert(TableWork& work) {
                                      for (int64_t i = begin; i < end; ++i) {
                                        const NewRow& added = fresh[static_cast<size_t>(i)];
                                        table.InitEmbedding(added.row, added.key);
-                                       table.InitState(added.row);
+                                       table.InitState(added.row, added.key);
                                      }
                                    });
   work.inserted = std::ssize(fresh);

@@ -8,24 +8,31 @@
 namespace dynemb {
 namespace {
 
+// w: the row's embedding, wherever it lies; the state is in the row.
 template <class Rule>
 void UpdateRow(const Rule& rule, const RowLayout& layout, const float* __restrict grad,
-               float* __restrict row) {
+               float* __restrict w, float* __restrict row) {
   float* __restrict s0 = row + layout.VectorOffset(0);
   float* __restrict s1 = row + layout.VectorOffset(1);
   float none0 = 0.0f, none1 = 0.0f;
   float sums[2] = {};
   if constexpr (Rule::kSums > 0) {
     for (int i = 0; i < layout.dim; ++i) {
-      rule.Sum(grad[i], row[i], Rule::kVectors > 0 ? s0[i] : none0,
+      rule.Sum(grad[i], w[i], Rule::kVectors > 0 ? s0[i] : none0,
                Rule::kVectors > 1 ? s1[i] : none1, sums);
     }
   }
   const auto terms = rule.Row(row + layout.ScalarOffset(), sums, layout.dim);
   for (int i = 0; i < layout.dim; ++i) {
-    rule.Column(terms, grad[i], row[i], Rule::kVectors > 0 ? s0[i] : none0,
+    rule.Column(terms, grad[i], w[i], Rule::kVectors > 0 ? s0[i] : none0,
                 Rule::kVectors > 1 ? s1[i] : none1);
   }
+}
+
+// Of this thread: [dim].
+float* RowSpace(int dim) {
+  thread_local Scratch<float> scratch;
+  return scratch.Get(dim);
 }
 
 void ApplyOptimizer(const TableGradients& gradients, const StepOperands& operands) {
@@ -34,7 +41,10 @@ void ApplyOptimizer(const TableGradients& gradients, const StepOperands& operand
   DispatchRule(parameters.kind, [&]<class Rule>() {
     const Rule rule(parameters, operands);
     ForEachRowGradient(gradients, [&](int32_t u, const float* grad) {
-      UpdateRow(rule, table.layout(), grad, table.Row(RowIndex{gradients.unique_rows[u]}));
+      float* row = table.Row(RowIndex{gradients.unique_rows[u]});
+      float* w = table.keeps_floats() ? row : table.Embedding(row, RowSpace(table.layout().dim));
+      UpdateRow(rule, table.layout(), grad, w, row);
+      table.UpdateEmbedding(w, operands.step, row);
     });
   });
 }
@@ -50,12 +60,12 @@ Status CheckMoved(const CpuTable& table, const MovedRows& moved) {
                          "' is not what was collected; reinstall dynemb_jax.");
 }
 
-void WriteMoved(CpuTable& table, const MovedRows& moved) {
+void WriteMoved(CpuTable& table, const MovedRows& moved, int64_t step) {
   const RowLayout& layout = table.layout();
   ThreadPool::Shared().ParallelFor(*moved.count, 512, [&](int64_t begin, int64_t end) {
     for (int64_t u = begin; u < end; ++u) {
       float* row = table.Row(RowIndex{moved.unique_rows[u]});
-      std::copy_n(moved.rows + u * layout.dim, layout.dim, row);
+      table.UpdateEmbedding(moved.rows + u * layout.dim, step, row);
       for (int v = 0; v < layout.vectors; ++v) {
         std::copy_n(moved.vectors[static_cast<size_t>(v)] + u * layout.dim, layout.dim,
                     row + layout.VectorOffset(v));
@@ -97,7 +107,7 @@ Status CpuBackend::Update(const Executor&, TokenPair token, const UpdateBatch& b
     CountUpdate(*update.table, update.num_unique);
   }
   for (const MovedRows& moved : batch.moved) {
-    WriteMoved(table(moved.table), moved);
+    WriteMoved(table(moved.table), moved, step);
     CountUpdate(table(moved.table), *moved.count);
   }
   steps_ = step + 1;

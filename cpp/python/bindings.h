@@ -55,6 +55,8 @@ inline TableConfig ConfigFromDict(const nb::dict& fields, uint64_t seed) {
   TableConfig config;
   config.name = nb::cast<std::string>(fields["name"]);
   config.dim = nb::cast<int>(fields["dim"]);
+  config.row_type = static_cast<RowType>(nb::cast<int>(fields["row_type"]));
+  config.stochastic_rounding = nb::cast<bool>(fields["stochastic_rounding"]);
   config.optimizer = {static_cast<OptimizerKind>(nb::cast<int>(fields["optimizer"])),
                       nb::cast<double>(fields["beta1"]),
                       nb::cast<double>(fields["beta2"]),

@@ -25,6 +25,8 @@ struct OutsideState {
 struct TableConfig {
   std::string name;
   int dim = 0;
+  RowType row_type = RowType::kFloat32;
+  bool stochastic_rounding = false;  // of what updates write to 16-bit rows
   OptimizerParameters optimizer{};
   std::optional<OutsideState> outside;  // in place of optimizer.kind
   RowInitializer initializer{};
@@ -41,12 +43,13 @@ struct TableConfig {
   int64_t max_outstanding = 4;         // latest lookups of the group that may pin rows
 
   RowLayout Layout() const {
+    const bool keeps_key = row_type != RowType::kFloat32 && stochastic_rounding;
     if (outside.has_value()) {
       return {dim, static_cast<int>(outside->vectors.size()),
-              static_cast<int>(outside->scalars.size())};
+              static_cast<int>(outside->scalars.size()), row_type, keeps_key};
     }
     return DispatchRule(optimizer.kind, [&]<class Rule>() {
-      return RowLayout{dim, Rule::kVectors, Rule::kScalars};
+      return RowLayout{dim, Rule::kVectors, Rule::kScalars, row_type, keeps_key};
     });
   }
 };

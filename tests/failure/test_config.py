@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dynemb_jax as dj
-from dynemb_jax.group import refuse_eviction, refuse_optimizers
+from dynemb_jax.group import refuse_dtypes, refuse_eviction, refuse_optimizers
 
 BAD = {
     "dim zero": ({"dim": 0}, "dim"),
@@ -23,6 +23,11 @@ BAD = {
     "missing_row": ({"missing_row": "zero"}, "missing_row"),
     "optimizer": ({"optimizer": "adagrad"}, "optimizer"),
     "initializer": ({"initializer": 0.5}, "initializer"),
+    "dtype": ({"dtype": "int8"}, "dtype"),
+    "dtype none": ({"dtype": "float99"}, "dtype"),
+    "output_dtype": ({"output_dtype": "float64"}, "output_dtype"),
+    "rounding": ({"rounding": "up", "dtype": "float16"}, "rounding"),
+    "rounding of float32": ({"rounding": "nearest"}, "rounding"),
     "empty name": ({"name": ""}, "name"),
     "name": ({"name": "user table"}, "name"),
 }
@@ -51,7 +56,6 @@ def test_an_unknown_option_is_refused_and_the_known_ones_are_named():
 NOT_YET = {
     "admission": object(),
     "placement": "host",
-    "dtype": jnp.bfloat16,
 }
 
 
@@ -104,6 +108,13 @@ def test_eviction_on_a_gpu_is_not_there_yet_and_says_so():
     refuse_eviction("cpu", tables)
     with pytest.raises(NotImplementedError, match=r"items.*eviction.*JAX_PLATFORMS=cpu"):
         refuse_eviction("gpu", tables)
+
+
+def test_rows_of_16_bits_on_a_gpu_are_not_there_yet_and_say_so():
+    refuse_dtypes("cpu", (dj.TableConfig("items", 4, dtype=jnp.bfloat16),))
+    refuse_dtypes("gpu", (dj.TableConfig("items", 4, output_dtype=jnp.bfloat16),))
+    with pytest.raises(NotImplementedError, match=r"items.*dtype=bfloat16.*JAX_PLATFORMS=cpu"):
+        refuse_dtypes("gpu", (dj.TableConfig("items", 4, dtype=jnp.bfloat16),))
 
 
 def test_clipping_on_a_gpu_is_not_there_yet_and_says_so():
