@@ -10,6 +10,7 @@ import dynemb_jax as dj
 from dynemb_jax.group import refuse_optimizers
 from tests.twin import assert_close, create, random_grads
 
+pytestmark = pytest.mark.usefixtures("cpu_only")
 IDS = np.array([1, 2, 3])
 
 
@@ -72,8 +73,13 @@ ROWWISE = {
 }
 
 
-@pytest.mark.parametrize("count", ["global", "row"])
-@pytest.mark.parametrize("name", [*ELEMENTWISE, *ROWWISE])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        *((name, "global") for name in (*ELEMENTWISE, *ROWWISE)),
+        *((name, "row") for name in ("adamw with a schedule", "every third update", "lamb")),
+    ],
+)
 def test_rows_follow_the_transformation(name, count):
     transformation = {**ELEMENTWISE, **ROWWISE}[name]
     emb = table(transformation, count=count, rowwise=name in ROWWISE)
