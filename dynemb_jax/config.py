@@ -7,6 +7,7 @@ import re
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from dynemb_jax import admission as admissions
@@ -18,6 +19,8 @@ COMBINERS = (None, "sum", "mean", "sqrtn")
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,255}")
 _MAX_DIM = 1 << 20
 _MAX_ROWS = 1 << 40
+# In the order of RowType in core/row_type.h.
+ROW_DTYPES = tuple(np.dtype(dtype) for dtype in (np.float32, jnp.bfloat16, np.float16))
 
 
 def _is_count(value: object) -> bool:
@@ -54,7 +57,14 @@ class TableConfig(metaclass=_Strict):
     Attributes:
         name: letters, digits, ``_``, ``-`` and ``.``; first values of rows depend on it.
         dim: columns of a row.
-        dtype: of the rows; float32.
+        dtype: of the rows: float32, bfloat16 or float16. Optimizer state is float32 in any case,
+            and so is all arithmetic.
+        rounding: of what updates write to rows of 16 bits. "stochastic": up or down, either as
+            often as it is near, by random bits of seed, table name, key, column and step; steps
+            that are smaller than a row can show add up in the mean. It keeps the key in the row
+            (8 bytes, rounded up to 16 with the optimizer's numbers). "nearest": such steps are
+            lost. None: "stochastic" for 16 bits.
+        output_dtype: of the rows that ``lookup`` returns; None: ``dtype``.
         optimizer: how rows learn, from :mod:`dynemb_jax.optimizers`.
         initializer: first values of rows, from :mod:`dynemb_jax.initializers`.
         eviction: which keys to forget when the table is full, from :mod:`dynemb_jax.eviction`;
@@ -81,6 +91,8 @@ class TableConfig(metaclass=_Strict):
     dim: int
     _: KW_ONLY
     dtype: Any = np.float32
+    rounding: str | None = None
+    output_dtype: Any = None
     optimizer: optimizers.Optimizer = field(default_factory=lambda: optimizers.adagrad(0.05))
     initializer: initializers.Initializer = field(default_factory=initializers.uniform)
     eviction: policies.Policy | None = None
@@ -108,6 +120,7 @@ class TableConfig(metaclass=_Strict):
         if self.admission is not None and not isinstance(self.admission, admissions.Rule):
             self._reject("admission", "one of dynemb_jax.admission", "admission.frequency(2)")
         self._check_capacity()
+        self._check_dtypes()
         is_default = isinstance(self.missing_row, str) and self.missing_row == "initializer"
         if not is_default and (
             isinstance(self.missing_row, str) or not _is_number(self.missing_row)
@@ -160,13 +173,30 @@ class TableConfig(metaclass=_Strict):
     def _check_later_options(self) -> None:
         if self.placement != "device":
             self._not_yet("placement", "use placement='device'")
+
+    def _check_dtypes(self) -> None:
+        object.__setattr__(self, "dtype", self._row_dtype("dtype"))
+        if self.output_dtype is None:
+            object.__setattr__(self, "output_dtype", self.dtype)
+        object.__setattr__(self, "output_dtype", self._row_dtype("output_dtype"))
+        if self.rounding not in (None, "stochastic", "nearest"):
+            self._reject("rounding", "'stochastic', 'nearest' or None", "rounding='nearest'")
+        if self.dtype == np.float32 and self.rounding is not None:
+            raise ConfigError(
+                f"table {self.name!r}: rounding={self.rounding!r} is for rows of 16 bits, these "
+                "are float32; leave rounding out, or write dtype=jnp.bfloat16."
+            )
+        if self.dtype != np.float32 and self.rounding is None:
+            object.__setattr__(self, "rounding", "stochastic")
+
+    def _row_dtype(self, option: str) -> np.dtype[Any]:
         try:
-            dtype = np.dtype(self.dtype)
+            dtype = np.dtype(getattr(self, option))
         except TypeError:
-            self._reject("dtype", "a floating dtype", "dtype=jnp.float32")
-        if dtype != np.float32:  # pyright: ignore[reportPossiblyUnboundVariable]
-            self._not_yet("dtype", "use dtype=jnp.float32")
-        object.__setattr__(self, "dtype", np.dtype(np.float32))
+            dtype = None
+        if dtype not in ROW_DTYPES:
+            self._reject(option, "float32, bfloat16 or float16", f"{option}=jnp.bfloat16")
+        return dtype  # pyright: ignore[reportReturnType]
 
     def _reject(self, option: str, expected: str, example: str) -> None:
         raise ConfigError(

@@ -56,7 +56,8 @@ class Activations:
     """What a lookup gives: ``rows``, in the nest of the features, and what the update needs.
 
     Attributes:
-        rows: float32, per feature ``(..., dim)``; differentiate your loss for it.
+        rows: per feature ``(..., dim)``, of the table's ``output_dtype``; differentiate your loss
+            for it.
     """
 
     __slots__ = ("group", "header", "index", "plans", "positions", "rows", "unique_rows", "weights")

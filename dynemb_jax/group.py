@@ -8,11 +8,12 @@ from collections import Counter
 from typing import Any, NoReturn
 
 import jax
+import numpy as np
 from jax.core import Tracer
 
 from dynemb_jax import admission
 from dynemb_jax._registration import native_for
-from dynemb_jax.config import FeatureConfig, TableConfig
+from dynemb_jax.config import ROW_DTYPES, FeatureConfig, TableConfig
 from dynemb_jax.errors import (
     ClosedError,
     ConfigError,
@@ -50,7 +51,7 @@ class Group:
         Raises:
             ConfigError: features that cannot work together.
             TableMemoryError, TableFullError: no room for the initial rows.
-            NotImplementedError: admission or a time to live on a GPU.
+            NotImplementedError: what tables on a GPU cannot do yet.
         """
         leaves, self.treedef = jax.tree_util.tree_flatten_with_path(features)
         if not leaves:
@@ -166,19 +167,31 @@ def _next_id(tables: tuple[TableConfig, ...], features: tuple[Feature, ...], see
 
 def refuse_on_gpu(platform: str, tables: tuple[TableConfig, ...]) -> None:
     """Raises NotImplementedError for what tables on a GPU cannot do yet."""
+    if platform == "cpu":
+        return
     for table in tables:
-        if platform == "cpu":
-            continue
-        if table.admission is not None:
-            raise NotImplementedError(
-                f"table {table.name!r}: admission={table.admission!r} is not available yet on a "
-                "GPU; leave it None, or run with JAX_PLATFORMS=cpu."
-            )
-        if table.eviction is not None and table.eviction.has_ttl:
-            raise NotImplementedError(
-                f"table {table.name!r}: a time to live is not available yet on a GPU; leave "
-                "eviction.ttl out, or run with JAX_PLATFORMS=cpu."
-            )
+        rule, policy = table.optimizer, table.eviction
+        missing = [
+            (table.admission is not None, f"admission={table.admission!r}", "leave it None"),
+            (policy is not None and policy.has_ttl, "a time to live", "leave eviction.ttl out"),
+            (
+                rule.native().outside is not None,
+                f"optimizer={rule!r}",
+                "take a rule of dynemb_jax.optimizers",
+            ),
+            (
+                rule.max_grad_norm is not None,
+                f"max_grad_norm={rule.max_grad_norm} of its optimizer",
+                "leave it None",
+            ),
+            (table.dtype != np.float32, f"dtype={table.dtype}", "use dtype=jnp.float32"),
+        ]
+        for is_asked, what, instead in missing:
+            if is_asked:
+                raise NotImplementedError(
+                    f"table {table.name!r}: {what} is not available yet on a GPU; {instead}, or run "
+                    "with JAX_PLATFORMS=cpu."
+                )
 
 
 def _native_fields(table: TableConfig, max_outstanding: int) -> dict[str, Any]:
@@ -191,6 +204,8 @@ def _native_fields(table: TableConfig, max_outstanding: int) -> dict[str, Any]:
     return {
         "name": table.name,
         "dim": int(table.dim),
+        "row_type": ROW_DTYPES.index(table.dtype),
+        "stochastic_rounding": table.rounding == "stochastic",
         "optimizer": rule.optimizer,
         "beta1": float(rule.beta1),
         "beta2": float(rule.beta2),
@@ -201,6 +216,8 @@ def _native_fields(table: TableConfig, max_outstanding: int) -> dict[str, Any]:
         "l1": float(rule.l1),
         "l2": float(rule.l2),
         "initial_sum": float(rule.initial_sum),
+        "max_grad_norm": float(table.optimizer.max_grad_norm or 0.0),
+        "outside": None if rule.outside is None else (rule.outside.vectors, rule.outside.scalars),
         "initializer": table.initializer.kind,
         "initializer_parameter": table.initializer.resolve(table.dim),
         "max_load": float(table.max_load),

@@ -88,7 +88,7 @@ class TableRows(NamedTuple):
     """Rows read by :func:`get`, as NumPy arrays in the shape of the keys."""
 
     found: np.ndarray  # bool[...]
-    rows: np.ndarray  # float32[..., dim]
+    rows: np.ndarray  # float32[..., dim], whatever the dtype of the table
     state: dict[str, np.ndarray]  # optimizer state by name: [..., dim], or [...]
 
 
@@ -204,7 +204,7 @@ def assign(emb: Embeddings, table: str, keys: Any, rows: Any, state: Any = None)
         emb: the current Embeddings.
         table: name of the table.
         keys: integers of any shape, or Keys. Of equal keys the last one stays.
-        rows: numbers ``(*keys.shape, dim)``.
+        rows: numbers ``(*keys.shape, dim)``, rounded to the nearest in the table's dtype.
         state: optimizer state as :func:`get` returns it, all names; None gives these rows the
             initial state, whether they are new or not.
 

@@ -186,7 +186,8 @@ def lookup(
             Keys that expire are in :func:`dynemb_jax.drain_evicted` only.
 
     Returns:
-        ``acts`` and the next Embeddings. ``acts.rows`` is float32: ``(..., dim)`` per feature, or
+        ``acts`` and the next Embeddings. ``acts.rows`` is in its table's ``output_dtype``, after
+        pooling in at least float32: ``(..., dim)`` per feature, or
         with a combiner ``(..., dim)`` of ids ``(..., L)``. Padding gives zeros; a bag of nothing
         is 0. Weights of Padded are differentiable. Apply acts of a training lookup with
         :func:`apply_gradients`. With ``return_evicted`` the EvictedBatches as well.
@@ -226,7 +227,11 @@ def lookup(
         results = verb(group.id, asking, token, inputs, tap_leaves)
         group.settle(results.token)
     # The name must stand on the outputs: remat does not look into custom derivatives.
-    rows = [checkpoint_name(row, _ROWS_NAME) for row in results.rows]
+    dtypes = [group.features[position].config.table.output_dtype for position in positions]
+    rows = [
+        checkpoint_name(row.astype(dtype), _ROWS_NAME)
+        for row, dtype in zip(results.rows, dtypes, strict=True)
+    ]
     weights = tuple(i.weights for i in inputs) if train else ()
     residual = (results.header, results.indices, results.unique_rows, weights)
     static = (group, tuple(positions), plans if train else None)
@@ -242,7 +247,7 @@ def lookup(
 
 
 def taps(emb: Embeddings, ids: Any) -> Any:
-    """Zeros shaped like the rows that ``lookup(emb, ids)`` returns, in its nest.
+    """float32 zeros shaped like the rows that ``lookup(emb, ids)`` returns, in its nest.
 
     Differentiating a loss that calls ``lookup(emb, ids, taps=taps)`` for them gives the gradient
     of the rows, where lookup and loss are one function.

@@ -2,21 +2,33 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from dynemb_jax._primitives.collect import Collected, OutsidePlan, collect
 from dynemb_jax._primitives.count_steps import count_steps
 from dynemb_jax._primitives.lookup import tables_of
-from dynemb_jax._primitives.update import GradientPlan, ResidualPlan, update
+from dynemb_jax._primitives.residuals import GradientPlan, ResidualPlan
+from dynemb_jax._primitives.update import update
 from dynemb_jax.embeddings import Activations, Embeddings, checked_token, unnest
 from dynemb_jax.errors import InputError, typed
 from dynemb_jax.group import Group
+from dynemb_jax.row_transforms import move_rows, outside_plan
 
 _OWN_STEP = -1  # the step operand that means: the group's own count
+
+
+class Residual(NamedTuple):
+    """What one lookup left for the update, with the gradients of its features."""
+
+    tables: tuple[int, ...]
+    rows: list[jax.Array]  # header, unique_rows per table
+    features: list[tuple[GradientPlan, list[jax.Array]]]  # with index, grads and any weights
+
 
 Rate = float | jax.Array | Callable[[Any], Any]
 
@@ -37,7 +49,7 @@ def apply_gradients(
             over all. Acts stacked by ``lax.scan`` along a first axis count as a list.
         grads: gradient of the loss for ``acts.rows``, in its nest; a list beside a list.
         learning_rate: number, schedule (callable of the step) or traced scalar in place of the
-            tables' own.
+            tables' own. An error for tables whose optimizer is optax's.
         step: updates done before this one, for schedules and global bias correction; None uses
             the count of this Embeddings.
 
@@ -64,22 +76,63 @@ def apply_gradients(
         for one, grad in zip(acts, grads, strict=True)
         for residual in _unstacked(one, _checked_grads(group, one, grad))
     ]
-    plans = tuple(plan for plan, _ in residuals)
-    operands = [operand for _, operands in residuals for operand in operands]
+    outside = _outside_tables(group, residuals, learning_rate)
     rates = [
         table.optimizer.learning_rate if learning_rate is None else learning_rate
         for table in group.tables
     ]
     count = step
     with typed():
-        if count is None and any(callable(rate) for rate in rates):
+        if count is None and (outside or any(callable(rate) for rate in rates)):
             token, count = count_steps(group.id, token)
     values = [_rate(rate, count) for rate in rates]
     native_step = _step(step)
     with typed():
+        moved: list[tuple[OutsidePlan, Collected]] = []
+        if outside:
+            token, moved = _moved(group, token, outside, residuals, count)
+        plans, operands = _selected(residuals, lambda table: table not in outside)
         operands = [token, jnp.stack(values), native_step, *operands]
-        token = group.settle(update(group.id, plans, operands))
+        token = group.settle(update(group.id, plans, operands, moved))
     return Embeddings(token, group)
+
+
+def _outside_tables(
+    group: Group, residuals: Sequence[Residual], learning_rate: Any
+) -> dict[int, OutsidePlan]:
+    """Tables of the lookups whose rows XLA moves, by position."""
+    outside = {}
+    for position in sorted({table for residual in residuals for table in residual.tables}):
+        table = group.tables[position]
+        plan = outside_plan(position, table)
+        if plan is None:
+            continue
+        if learning_rate is not None:
+            raise InputError(
+                f"table {table.name!r}: learning_rate={learning_rate!r} cannot replace the one "
+                "inside of its optax transformation; leave learning_rate out, and give the "
+                "transformation a schedule."
+            )
+        if table.trainable:
+            outside[position] = plan
+    return outside
+
+
+def _moved(
+    group: Group,
+    token: jax.Array,
+    outside: dict[int, OutsidePlan],
+    residuals: Sequence[Residual],
+    step: Any,
+) -> tuple[jax.Array, list[tuple[OutsidePlan, Collected]]]:
+    """The rows of the outside tables, one step on. Changes nothing: the update writes them."""
+    tables = tuple(outside.values())
+    plans, operands = _selected(residuals, lambda table: table in outside)
+    token, collected = collect(group.id, plans, tables, [token, *operands])
+    count = jnp.asarray(step).astype(jnp.int32).reshape(())
+    rules = [group.tables[table.table].optimizer for table in tables]
+    moved = [move_rows(rule, count, one) for rule, one in zip(rules, collected, strict=True)]
+    return token, list(zip(tables, moved, strict=True))
 
 
 def _rate(rate: Rate, step: Any) -> jax.Array:
@@ -149,22 +202,36 @@ def _checked_grads(group: Group, acts: Activations, grads: Any) -> list[jax.Arra
     return checked
 
 
-def _residual_plan(acts: Activations) -> ResidualPlan:
-    gradients = [GradientPlan(p.table, p.combiner, p.weighted) for p in acts.plans]
-    return ResidualPlan(tables_of(acts.plans), tuple(gradients))
+def _selected(
+    residuals: Sequence[Residual], wanted: Callable[[int], bool]
+) -> tuple[tuple[ResidualPlan, ...], list[jax.Array]]:
+    """Plans and operands with the gradients of wanted tables alone."""
+    plans, operands = [], []
+    for residual in residuals:
+        features = [f for f in residual.features if wanted(f[0].table)]
+        plans.append(ResidualPlan(residual.tables, tuple(plan for plan, _ in features)))
+        operands += [*residual.rows, *(operand for _, own in features for operand in own)]
+    return tuple(plans), operands
 
 
-def _unstacked(
-    acts: Activations, grads: list[jax.Array]
-) -> list[tuple[ResidualPlan, list[jax.Array]]]:
-    """Operands of the lookups that acts hold: one, or as many as leading axes stack."""
-    operands = [acts.header, *acts.unique_rows]
-    for index, grad, weights in zip(acts.index, grads, acts.weights, strict=True):
-        operands += [index, grad] if weights is None else [index, grad, weights]
+def _unstacked(acts: Activations, grads: list[jax.Array]) -> list[Residual]:
+    """The lookups that acts hold: one, or as many as leading axes stack."""
+    assert acts.plans is not None
+    tables = tables_of(acts.plans)
+    rows = [acts.header, *acts.unique_rows]
+    features = []
+    for plan, index, grad, weights in zip(acts.plans, acts.index, grads, acts.weights, strict=True):
+        operands = [index, grad] if weights is None else [index, grad, weights]
+        features.append((GradientPlan(plan.table, plan.combiner, plan.weighted), operands))
     lead = acts.header.ndim - 1
-    plan = _residual_plan(acts)
     if lead == 0:
-        return [(plan, operands)]
+        return [Residual(tables, rows, features)]
     count = math.prod(acts.header.shape[:lead])
-    flat = [operand.reshape(count, *operand.shape[lead:]) for operand in operands]
-    return [(plan, [operand[i] for operand in flat]) for i in range(count)]
+
+    def lane(operands: list[jax.Array], i: int) -> list[jax.Array]:
+        return [operand.reshape(count, *operand.shape[lead:])[i] for operand in operands]
+
+    return [
+        Residual(tables, lane(rows, i), [(plan, lane(own, i)) for plan, own in features])
+        for i in range(count)
+    ]

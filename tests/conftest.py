@@ -4,6 +4,8 @@ import jax
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.plugins import CPU_OPTIMIZERS
+
 # Every test runs once on each of these.
 PLATFORMS = [pytest.param("cpu"), pytest.param("gpu", marks=pytest.mark.gpu)]
 
@@ -40,6 +42,12 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=f"runs with -m {name}"))
+    for item in items:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        if params.get("platform") == "gpu" and not CPU_OPTIMIZERS.keys().isdisjoint(
+            value for value in params.values() if isinstance(value, str)
+        ):
+            item.add_marker(pytest.mark.skip(reason="an optimizer that a GPU does not have yet"))
 
 
 @pytest.fixture(params=PLATFORMS, scope="session", autouse=True)
@@ -51,3 +59,10 @@ def platform(request):
         pytest.skip(f"there is no {request.param} here")
     with jax.default_device(device):
         yield request.param
+
+
+@pytest.fixture(scope="session")
+def cpu_only(platform):
+    """For tests of what a GPU does not have yet."""
+    if platform != "cpu":
+        pytest.skip("not yet on a GPU")

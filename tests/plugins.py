@@ -3,8 +3,16 @@
 The contract suites run over these tables; others use them to pick a plug-in by name.
 """
 
+import optax
+
 import dynemb_jax as dj
 from tests.oracle import admission, optimizers, row_init
+
+
+def decayed(transformation):
+    """The transformation, of g + w / 2."""
+    return optax.chain(optax.add_decayed_weights(0.5), transformation)
+
 
 OPTIMIZERS = {
     "sgd": (dj.optimizers.sgd(0.1), optimizers.Sgd(0.1)),
@@ -83,6 +91,11 @@ OPTIMIZERS = {
         dj.optimizers.ftrl(0.1, l2=0.5, initial_accumulator=0.0),
         optimizers.Ftrl(0.1, l2=0.5, initial_accumulator=0.0),
     ),
+    "lamb": (dj.optimizers.lamb(0.01), optimizers.Lamb(0.01)),
+    "lamb_decay": (
+        dj.optimizers.lamb(0.1, b1=0.5, b2=0.75, eps=1e-3, weight_decay=0.5),
+        optimizers.Lamb(0.1, b1=0.5, b2=0.75, eps=1e-3, weight_decay=0.5),
+    ),
     # The gradient decays before the rule sees it.
     "sgd_decay": (
         dj.optimizers.sgd(0.1, weight_decay=0.5),
@@ -117,6 +130,77 @@ OPTIMIZERS = {
         optimizers.L2Decay(optimizers.Adam(0.01, bias_correction="row"), 0.5),
     ),
 }
+
+# What a GPU does not have yet.
+CPU_OPTIMIZERS = {
+    # The summed gradient of a row is clipped before weight decay and rule see it.
+    "sgd_clip": (
+        dj.optimizers.sgd(0.1, max_grad_norm=0.5),
+        optimizers.Clipped(optimizers.Sgd(0.1), 0.5),
+    ),
+    "sgd_decay_clip": (
+        dj.optimizers.sgd(0.1, weight_decay=0.5, max_grad_norm=0.5),
+        optimizers.Clipped(optimizers.L2Decay(optimizers.Sgd(0.1), 0.5), 0.5),
+    ),
+    "momentum_clip": (
+        dj.optimizers.momentum(0.1, max_grad_norm=0.5),
+        optimizers.Clipped(optimizers.Momentum(0.1), 0.5),
+    ),
+    "adagrad_clip": (
+        dj.optimizers.adagrad(0.05, max_grad_norm=0.5),
+        optimizers.Clipped(optimizers.Adagrad(0.05), 0.5),
+    ),
+    "rowwise_adagrad_clip": (
+        dj.optimizers.rowwise_adagrad(0.05, max_grad_norm=0.5),
+        optimizers.Clipped(optimizers.RowwiseAdagrad(0.05), 0.5),
+    ),
+    "rmsprop_clip": (
+        dj.optimizers.rmsprop(0.01, max_grad_norm=0.5),
+        optimizers.Clipped(optimizers.Rmsprop(0.01), 0.5),
+    ),
+    "adam_clip": (
+        dj.optimizers.adam(0.01, max_grad_norm=2.0),
+        optimizers.Clipped(optimizers.Adam(0.01), 2.0),
+    ),
+    "adamw_clip": (
+        dj.optimizers.adamw(0.01, weight_decay=2.0, max_grad_norm=0.5),
+        optimizers.Clipped(optimizers.DecoupledDecay(optimizers.Adam(0.01), 2.0), 0.5),
+    ),
+    "partial_rowwise_adam_clip": (
+        dj.optimizers.partial_rowwise_adam(0.01, max_grad_norm=0.5),
+        optimizers.Clipped(optimizers.PartialRowwiseAdam(0.01), 0.5),
+    ),
+    "ftrl_clip": (
+        dj.optimizers.ftrl(0.1, max_grad_norm=0.5),
+        optimizers.Clipped(optimizers.Ftrl(0.1), 0.5),
+    ),
+    "lamb_clip": (
+        dj.optimizers.lamb(0.01, max_grad_norm=2.0),
+        optimizers.Clipped(optimizers.Lamb(0.01), 2.0),
+    ),
+    "from_optax": (dj.optimizers.from_optax(optax.adam(0.01)), optimizers.Adam(0.01)),
+    "from_optax_row": (
+        dj.optimizers.from_optax(optax.adam(0.01), count="row"),
+        optimizers.Adam(0.01, bias_correction="row"),
+    ),
+    "from_optax_momentum": (
+        dj.optimizers.from_optax(optax.sgd(0.1, momentum=0.9)),
+        optimizers.Momentum(0.1),
+    ),
+    "from_optax_stateless": (
+        dj.optimizers.from_optax(decayed(optax.sgd(0.1))),
+        optimizers.L2Decay(optimizers.Sgd(0.1), 0.5),
+    ),
+    "from_optax_lamb": (
+        dj.optimizers.from_optax(optax.lamb(0.01), rowwise=True),
+        optimizers.Lamb(0.01),
+    ),
+    "from_optax_clip": (
+        dj.optimizers.from_optax(optax.adam(0.01), max_grad_norm=2.0),
+        optimizers.Clipped(optimizers.Adam(0.01), 2.0),
+    ),
+}
+ALL_OPTIMIZERS = OPTIMIZERS | CPU_OPTIMIZERS
 
 INITIALIZERS = {
     "constant": (dj.initializers.constant(0.3), row_init.Constant(0.3)),

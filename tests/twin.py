@@ -7,7 +7,7 @@ import numpy as np
 
 import dynemb_jax as dj
 from tests.oracle.dict_table import DictTable
-from tests.plugins import INITIALIZERS, OPTIMIZERS
+from tests.plugins import ALL_OPTIMIZERS, INITIALIZERS
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 # Values that other tables reserve for empty, deleted, locked or padding. -1 is also all ones.
@@ -80,7 +80,7 @@ class Twin:
         rtol=1e-5,
         **config,
     ):
-        rule, reference = OPTIMIZERS[optimizer]
+        rule, reference = ALL_OPTIMIZERS[optimizer]
         first, first_reference = INITIALIZERS[initializer]
         self.name, self.dim, self.rtol = name, dim, rtol
         self.emb = create(dim, name=name, seed=seed, optimizer=rule, initializer=first, **config)

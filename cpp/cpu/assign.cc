@@ -79,8 +79,8 @@ Status CpuBackend::Assign(const Executor&, TokenPair token, const AssignBatch& b
       continue;
     }
     if (target.is_bounded()) target.Score(row, score, time);
-    std::copy_n(batch.rows + i * layout.dim, layout.dim, target.Row(row));
-    target.InitState(row);
+    target.SetEmbedding(batch.rows + i * layout.dim, target.Row(row));
+    target.InitState(row, key);
     if (batch.state != nullptr) {
       WriteState(layout, batch.state + i * layout.StateFloats(), target.Row(row));
     }

@@ -22,6 +22,7 @@ class CpuBackend : public Backend {
 
   Status Lookup(const Executor& exec, TokenPair token, const LookupBatch& batch) override;
   Status Find(const Executor& exec, TokenPair token, const FindBatch& batch) override;
+  Status Collect(const Executor& exec, TokenPair token, const CollectBatch& batch) override;
   Status Update(const Executor& exec, TokenPair token, const UpdateBatch& batch) override;
   Status Assign(const Executor& exec, TokenPair token, const AssignBatch& batch) override;
   Status Erase(const Executor& exec, TokenPair token, const KeyBatch& batch) override;

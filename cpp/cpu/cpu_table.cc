@@ -79,12 +79,51 @@ uint64_t CpuTable::Nanoseconds() {
   return last_time_ = std::max(last_time_, static_cast<uint64_t>(now));
 }
 
-void CpuTable::InitState(RowIndex row) {
+void CpuTable::InitEmbedding(RowIndex row, Key key) {
+  if (keeps_floats()) return InitRowOnHost(config_.initializer, key, layout_.dim, Row(row));
+  thread_local Scratch<float> scratch;
+  float* values = scratch.Get(layout_.dim);
+  InitRowOnHost(config_.initializer, key, layout_.dim, values);
+  SetEmbedding(values, Row(row));
+}
+
+float* CpuTable::DecodeEmbedding(const float* row, float* space) const {
+  const uint16_t* bits = reinterpret_cast<const uint16_t*>(row);
+  for (int i = 0; i < layout_.dim; ++i) space[i] = FloatOf16(layout_.type, bits[i]);
+  return space;
+}
+
+void CpuTable::SetEmbedding(const float* values, float* row) const {
+  if (keeps_floats()) {
+    std::copy_n(values, layout_.dim, row);
+    return;
+  }
+  uint16_t* bits = reinterpret_cast<uint16_t*>(row);
+  for (int i = 0; i < layout_.dim; ++i) bits[i] = Nearest16(layout_.type, values[i]);
+}
+
+void CpuTable::UpdateEmbedding(const float* values, int64_t step, float* row) const {
+  if (values == row) return;
+  if (!layout_.keeps_key) return SetEmbedding(values, row);
+  RoundRow(layout_.type, RowRounding(config_.initializer.stream, step), layout_.LoadKey(row),
+           values, layout_.dim, reinterpret_cast<uint16_t*>(row));
+}
+
+void CpuTable::InitState(RowIndex row, Key key) {
   float* base = Row(row);
-  float* state = base + layout_.VectorOffset(0);
-  std::fill(state, base + layout_.ScalarOffset(), config_.optimizer.initial_state);
-  std::fill(base + layout_.ScalarOffset(), base + layout_.StrideFloats(),
-            config_.optimizer.initial_scalar);
+  if (config_.outside.has_value()) {
+    for (int v = 0; v < layout_.vectors; ++v) {
+      std::fill_n(base + layout_.VectorOffset(v), layout_.dim,
+                  config_.outside->vectors[static_cast<size_t>(v)]);
+    }
+    layout_.StoreScalars(config_.outside->scalars.data(), base);
+  } else {
+    float* state = base + layout_.VectorOffset(0);
+    std::fill(state, base + layout_.ScalarOffset(), config_.optimizer.initial_state);
+    std::fill(base + layout_.ScalarOffset(), base + layout_.StrideFloats(),
+              config_.optimizer.initial_scalar);
+  }
+  layout_.StoreKey(key, base);
 }
 
 void CpuTable::FillMissing(Key key, float* out) const {
@@ -92,6 +131,10 @@ void CpuTable::FillMissing(Key key, float* out) const {
     InitRowOnHost(config_.initializer, key, layout_.dim, out);
   } else {
     std::fill(out, out + layout_.dim, config_.missing_value);
+  }
+  if (keeps_floats()) return;
+  for (int i = 0; i < layout_.dim; ++i) {
+    out[i] = FloatOf16(layout_.type, Nearest16(layout_.type, out[i]));
   }
 }
 

@@ -91,13 +91,26 @@ class CpuTable {
   uint64_t TtlNow();
 
   // Writes the first value of a row.
-  void InitEmbedding(RowIndex row, Key key) {
-    InitRowOnHost(config_.initializer, key, layout_.dim, Row(row));
-  }
-  void InitState(RowIndex row);
+  void InitEmbedding(RowIndex row, Key key);
+  // Writes all else of a new row.
+  void InitState(RowIndex row, Key key);
 
   // What a key without a row looks like: [dim].
   void FillMissing(Key key, float* out) const;
+
+  bool keeps_floats() const { return layout_.type == RowType::kFloat32; }
+  // The embedding of a row as floats: in the row where it lies there, else in `space`.
+  const float* Embedding(const float* row, float* space) const {
+    return keeps_floats() ? row : DecodeEmbedding(row, space);
+  }
+  float* Embedding(float* row, float* space) const {
+    return keeps_floats() ? row : DecodeEmbedding(row, space);
+  }
+  // Floats into a row, rounded to the nearest.
+  void SetEmbedding(const float* values, float* row) const;
+  // The same of an update, rounded as the table says. Embedding(row, space) may be
+  // `values`. step: of the update.
+  void UpdateEmbedding(const float* values, int64_t step, float* row) const;
 
   bool Erase(Key key);
   // Erases what is scored lower; returns how many.
@@ -124,6 +137,7 @@ class CpuTable {
   float* Row(RowIndex row) const { return pool_.Row(row); }
   const IndexView& index() const { return index_.view(); }
   RowPool& pool() { return pool_; }
+  const RowPool& pool() const { return pool_; }
   Admitter& admitter() { return admitter_; }
   const TableConfig& config() const { return config_; }
   const RowLayout& layout() const { return layout_; }
@@ -144,6 +158,7 @@ class CpuTable {
   void Record(const EvictedKey& evicted);
   uint64_t Nanoseconds();
   void CloseUpRows();
+  float* DecodeEmbedding(const float* row, float* space) const;
 
   TableConfig config_;
   RowLayout layout_;

@@ -27,7 +27,7 @@ inline void AddScaled(const float* __restrict row, double weight, int dim,
 // for a row that has no address: [dim].
 inline const float* RowOrMissing(const CpuTable& table, const FeatureInput& feature, int64_t id,
                                  int64_t row, float* spare) {
-  if (row >= 0) return table.Row(RowIndex{row});
+  if (row >= 0) return table.Embedding(table.Row(RowIndex{row}), spare);
   if (row == kRowPadded) return nullptr;
   table.FillMissing(LoadKey(feature, id), spare);
   return spare;
@@ -39,6 +39,7 @@ inline void Gather(const CpuTable& table, const FeatureInput& feature, const int
                    int64_t first_id, int64_t begin, int64_t end, float* out) {
   constexpr int64_t kAhead = 8;
   const int dim = table.layout().dim;
+  const int embedding_floats = table.layout().EmbeddingFloats();
   const size_t row_bytes = static_cast<size_t>(dim) * sizeof(float);
   const bool pooled = feature.combiner != Combiner::kNone;
   const int64_t length = pooled ? feature.bag_length : 1;
@@ -53,7 +54,7 @@ inline void Gather(const CpuTable& table, const FeatureInput& feature, const int
     if (pooled) std::fill(total, total + dim, 0.0);
     for (int64_t id = bag * length; id < (bag + 1) * length; ++id) {
       if (int64_t ahead = id + kAhead; ahead < last_id && rows[ahead - first_id] >= 0) {
-        PrefetchRow(table.Row(RowIndex{rows[ahead - first_id]}), dim);
+        PrefetchRow(table.Row(RowIndex{rows[ahead - first_id]}), embedding_floats);
       }
       const float* row = RowOrMissing(table, feature, id, rows[id - first_id], spare.get());
       if (!pooled) {

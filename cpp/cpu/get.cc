@@ -32,7 +32,8 @@ Status CpuBackend::Get(const GetBatch& batch) {
       source.FillMissing(key, out);
       std::fill_n(state, layout.StateFloats(), 0.0f);
     } else {
-      std::copy_n(source.Row(row), layout.dim, out);
+      const float* values = source.Embedding(source.Row(row), out);
+      if (values != out) std::copy_n(values, layout.dim, out);
       ReadState(layout, source.Row(row), state);
     }
   }

@@ -128,7 +128,7 @@ void InitRows(CpuTable& table, const std::vector<NewRow>& fresh) {
     for (int64_t i = begin; i < end; ++i) {
       const NewRow& added = fresh[static_cast<size_t>(i)];
       table.InitEmbedding(added.row, added.key);
-      table.InitState(added.row);
+      table.InitState(added.row, added.key);
     }
   });
 }

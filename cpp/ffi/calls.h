@@ -19,6 +19,7 @@ struct CallFrame {
 // Operands, results and plan of each are listed at its definition.
 Status LookupCall(const CallFrame& frame);
 Status FindCall(const CallFrame& frame);
+Status CollectCall(const CallFrame& frame);
 Status UpdateCall(const CallFrame& frame);
 Status AssignCall(const CallFrame& frame);
 Status EraseCall(const CallFrame& frame);

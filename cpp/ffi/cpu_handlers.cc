@@ -26,6 +26,7 @@ xffi::Error OnHost(int64_t group, Plan plan, int32_t device, xffi::RemainingArgs
 
 DYNEMB_DEFINE_CPU_HANDLER(DynembLookupCpu, LookupCall);
 DYNEMB_DEFINE_CPU_HANDLER(DynembFindCpu, FindCall);
+DYNEMB_DEFINE_CPU_HANDLER(DynembCollectCpu, CollectCall);
 DYNEMB_DEFINE_CPU_HANDLER(DynembUpdateCpu, UpdateCall);
 DYNEMB_DEFINE_CPU_HANDLER(DynembAssignCpu, AssignCall);
 DYNEMB_DEFINE_CPU_HANDLER(DynembEraseCpu, EraseCall);

@@ -1,49 +1,27 @@
-// operands: token, learning rates [tables of the group], step [1], then per
-//           lookup: header, per table unique_rows, per feature index, grads and,
-//           where there are any, weights
+// operands: token, learning rates [tables of the group], step [1], lookups (see
+//           ReadResiduals), then per moved table what collect gave, less grads:
+//           unique_rows, count, rows, state vectors, and scalars where there are any
 // results:  token
-// plan:     [lookups, per lookup: tables, table ..., features, per feature:
-//            table, combiner, weighted]
+// plan:     [lookups' ..., moved tables, table ...]
 #include "ffi/calls.h"
+#include "ffi/residuals.h"
 #include "table/registry.h"
 
 namespace dynemb {
 namespace {
 
-Status ReadResidual(const Backend& backend, PlanCursor& plan, ArgCursor& args,
-                    LookupResidual* residual) {
-  residual->tables.resize(static_cast<size_t>(plan.Next()));
-  for (int& table : residual->tables) table = static_cast<int>(plan.Next());
-  residual->header = args.NextS32(kHeaderCounts + static_cast<int64_t>(residual->tables.size()));
-  for (size_t t = 0; t < residual->tables.size(); ++t) {
-    xffi::AnyBuffer pairs = args.NextAny();
-    residual->unique_rows.push_back(static_cast<const int64_t*>(pairs.untyped_data()));
-    residual->unique_capacity.push_back(static_cast<int64_t>(pairs.element_count()) / 2);
+Status ReadMoved(const Backend& backend, PlanCursor& plan, ArgCursor& args, MovedRows* moved) {
+  DYNEMB_RETURN_IF_ERROR(ReadOutsideTable(backend, plan, &moved->table));
+  const RowLayout layout = backend.configs()[static_cast<size_t>(moved->table)].Layout();
+  xffi::AnyBuffer pairs = args.NextAny();
+  moved->unique_rows = static_cast<const int64_t*>(pairs.untyped_data());
+  moved->capacity = static_cast<int64_t>(pairs.element_count()) / 2;
+  moved->count = args.NextS32(1);
+  moved->rows = args.NextF32(moved->capacity * layout.dim);
+  for (int v = 0; v < layout.vectors; ++v) {
+    moved->vectors.push_back(args.NextF32(moved->capacity * layout.dim));
   }
-  int64_t num_features = plan.Next();
-  for (int64_t f = 0; f < num_features; ++f) {
-    FeatureGradient& gradient = residual->features.emplace_back();
-    gradient.table = static_cast<int>(plan.Next());
-    gradient.combiner = static_cast<Combiner>(plan.Next());
-    const bool weighted = plan.Next() != 0;
-    if (gradient.table < 0 || static_cast<size_t>(gradient.table) >= backend.configs().size()) {
-      return InvalidArgument("a plan names table ", gradient.table, " of ",
-                             backend.configs().size(), "; reinstall dynemb_jax.");
-    }
-    const int64_t dim = backend.configs()[static_cast<size_t>(gradient.table)].dim;
-    const bool pooled = gradient.combiner != Combiner::kNone;
-    xffi::AnyBuffer index = args.NextAny();
-    DYNEMB_RETURN_IF_ERROR(args.status());
-    if (index.element_type() != xffi::DataType::S32) {
-      return InvalidArgument("update: index is not int32; pass the Activations of lookup.");
-    }
-    BagShape shape = BagsOf({index.dimensions().begin(), index.dimensions().size()}, pooled);
-    gradient.num_bags = shape.num_bags;
-    gradient.bag_length = shape.bag_length;
-    gradient.index = static_cast<const int32_t*>(index.untyped_data());
-    gradient.grads = args.NextF32((pooled ? gradient.num_bags : gradient.NumIds()) * dim);
-    gradient.weights = weighted ? args.NextF32(gradient.NumIds()) : nullptr;
-  }
+  moved->scalars = layout.scalars > 0 ? args.NextS32(moved->capacity * layout.scalars) : nullptr;
   return args.status();
 }
 
@@ -59,11 +37,12 @@ Status UpdateCall(const CallFrame& frame) {
   UpdateBatch batch{};
   batch.learning_rates = args.NextF32(static_cast<int64_t>(backend->configs().size()));
   batch.step = args.NextS32(1);
-  std::vector<LookupResidual> lookups(static_cast<size_t>(plan.Next()));
-  for (LookupResidual& lookup : lookups) {
-    DYNEMB_RETURN_IF_ERROR(ReadResidual(*backend, plan, args, &lookup));
-  }
+  std::vector<LookupResidual> lookups;
+  DYNEMB_RETURN_IF_ERROR(ReadResiduals(*backend, plan, args, &lookups));
   batch.lookups = lookups;
+  std::vector<MovedRows> moved(static_cast<size_t>(plan.Next()));
+  for (MovedRows& one : moved) DYNEMB_RETURN_IF_ERROR(ReadMoved(*backend, plan, args, &one));
+  batch.moved = moved;
   DYNEMB_RETURN_IF_ERROR(args.status());
   DYNEMB_RETURN_IF_ERROR(rets.status());
   if (!plan.Ok()) return InvalidArgument("update: malformed plan; reinstall dynemb_jax.");

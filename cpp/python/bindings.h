@@ -55,6 +55,8 @@ inline TableConfig ConfigFromDict(const nb::dict& fields, uint64_t seed) {
   TableConfig config;
   config.name = nb::cast<std::string>(fields["name"]);
   config.dim = nb::cast<int>(fields["dim"]);
+  config.row_type = static_cast<RowType>(nb::cast<int>(fields["row_type"]));
+  config.stochastic_rounding = nb::cast<bool>(fields["stochastic_rounding"]);
   config.optimizer = {static_cast<OptimizerKind>(nb::cast<int>(fields["optimizer"])),
                       nb::cast<double>(fields["beta1"]),
                       nb::cast<double>(fields["beta2"]),
@@ -64,7 +66,13 @@ inline TableConfig ConfigFromDict(const nb::dict& fields, uint64_t seed) {
                       nb::cast<float>(fields["weight_decay"]),
                       nb::cast<float>(fields["l1"]),
                       nb::cast<float>(fields["l2"]),
-                      nb::cast<float>(fields["initial_sum"])};
+                      nb::cast<float>(fields["initial_sum"]),
+                      nb::cast<float>(fields["max_grad_norm"])};
+  if (const nb::object outside = fields["outside"]; !outside.is_none()) {
+    auto [vectors, scalars] =
+        nb::cast<std::pair<std::vector<float>, std::vector<int32_t>>>(outside);
+    config.outside = OutsideState{std::move(vectors), std::move(scalars)};
+  }
   config.initializer = {static_cast<InitializerKind>(nb::cast<int>(fields["initializer"])),
                         nb::cast<float>(fields["initializer_parameter"]),
                         RowInitStream(seed, config.name)};

@@ -18,6 +18,7 @@ NB_MODULE(_native, m) {
     nanobind::dict handlers;
     handlers["dynemb_lookup"] = dynemb::Capsule(DynembLookupCpu);
     handlers["dynemb_find"] = dynemb::Capsule(DynembFindCpu);
+    handlers["dynemb_collect"] = dynemb::Capsule(DynembCollectCpu);
     handlers["dynemb_update"] = dynemb::Capsule(DynembUpdateCpu);
     handlers["dynemb_assign"] = dynemb::Capsule(DynembAssignCpu);
     handlers["dynemb_erase"] = dynemb::Capsule(DynembEraseCpu);

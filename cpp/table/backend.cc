@@ -12,4 +12,10 @@ Status ReleasedLookup(const TableConfig& config) {
       "apply them sooner, or raise max_outstanding in dynemb_jax.create.");
 }
 
+Status Backend::Collect(const Executor&, TokenPair, const CollectBatch&) {
+  return MakeStatus(StatusCode::kConfig,
+                    "optimizers of optax are not available on this device yet; run with "
+                    "JAX_PLATFORMS=cpu.");
+}
+
 }  // namespace dynemb

@@ -41,6 +41,9 @@ class Backend {
 
   virtual Status Lookup(const Executor& exec, TokenPair token, const LookupBatch& batch) = 0;
   virtual Status Find(const Executor& exec, TokenPair token, const FindBatch& batch) = 0;
+  // Gradients and rows for optimizers that run outside of the engine; changes nothing,
+  // and Update takes the same token. For backends that have such tables.
+  virtual Status Collect(const Executor& exec, TokenPair token, const CollectBatch& batch);
   virtual Status Update(const Executor& exec, TokenPair token, const UpdateBatch& batch) = 0;
   virtual Status Assign(const Executor& exec, TokenPair token, const AssignBatch& batch) = 0;
   virtual Status Erase(const Executor& exec, TokenPair token, const KeyBatch& batch) = 0;

@@ -103,8 +103,38 @@ struct LookupResidual {
   const int32_t* header;
 };
 
-struct UpdateBatch {
+// Rows of a table whose optimizer runs outside of the engine, for it to move: first the
+// unique rows of the lookups, then padding, for which there is any value.
+struct CollectedRows {
+  int table;
+  int64_t capacity;             // at least the unique rows of the lookups together
+  int64_t* unique_rows;         // [capacity], kNoRow where padded
+  int32_t* count;               // [1]: not padded
+  float* grads;                 // [capacity, dim], summed, clipped where the table says so
+  float* rows;                  // [capacity, dim]
+  std::vector<float*> vectors;  // per state vector: [capacity, dim]
+  int32_t* scalars;             // [capacity, scalars], as bits
+};
+
+struct CollectBatch {
   std::span<const LookupResidual> lookups;
+  std::span<const CollectedRows> tables;
+};
+
+// The same rows, moved.
+struct MovedRows {
+  int table;
+  int64_t capacity;
+  const int64_t* unique_rows;
+  const int32_t* count;
+  const float* rows;
+  std::vector<const float*> vectors;
+  const int32_t* scalars;
+};
+
+struct UpdateBatch {
+  std::span<const LookupResidual> lookups;  // with the gradients of all other tables
+  std::span<const MovedRows> moved;
   const float* learning_rates;  // [tables of the group]
   const int32_t* step;          // [1]: updates done before; < 0: the group's own count
 };

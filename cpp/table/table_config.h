@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "core/admit.h"
 #include "core/optimizer/dispatch.h"
@@ -22,10 +24,19 @@ enum class TtlClock : int32_t {
 
 enum class OnFull : int32_t { kError = 0, kDrop = 1, kEvict = 2 };
 
+// State of an optimizer that runs outside of the engine, in dynemb_jax: its first values.
+struct OutsideState {
+  std::vector<float> vectors;    // per state vector, of all its columns
+  std::vector<int32_t> scalars;  // per number of a row, as bits
+};
+
 struct TableConfig {
   std::string name;
   int dim = 0;
+  RowType row_type = RowType::kFloat32;
+  bool stochastic_rounding = false;  // of what updates write to 16-bit rows
   OptimizerParameters optimizer{};
+  std::optional<OutsideState> outside;  // in place of optimizer.kind
   RowInitializer initializer{};
   double max_load = 0.85;    // of the slots, before the index doubles
   int64_t initial_rows = 0;  // room made at creation
@@ -53,8 +64,13 @@ struct TableConfig {
   bool StoresTouches() const { return ttl_clock != TtlClock::kNone && !ScoreTellsAge(); }
 
   RowLayout Layout() const {
+    const bool keeps_key = row_type != RowType::kFloat32 && stochastic_rounding;
+    if (outside.has_value()) {
+      return {dim, static_cast<int>(outside->vectors.size()),
+              static_cast<int>(outside->scalars.size()), row_type, keeps_key};
+    }
     return DispatchRule(optimizer.kind, [&]<class Rule>() {
-      return RowLayout{dim, Rule::kVectors, Rule::kScalars};
+      return RowLayout{dim, Rule::kVectors, Rule::kScalars, row_type, keeps_key};
     });
   }
 };

@@ -42,6 +42,7 @@ def adagrad(
     initial_accumulator: float = 0.1,
     eps: float = 1e-7,
     weight_decay: float = 0.0,
+    max_grad_norm: float | None = None,
 ) -> Adagrad:
     """Adagrad: ``a += g**2; w -= lr * g / sqrt(a + eps)``, nothing while ``a == 0``.
 
@@ -52,8 +53,16 @@ def adagrad(
         initial_accumulator: first value of every ``a``.
         eps: added under the root.
         weight_decay: ``weight_decay * w`` is added to ``g``, before its square is taken.
+        max_grad_norm: the summed gradient of a row whose L2 norm is larger is scaled down to it,
+            before anything else; None: no bound.
     """
-    return Adagrad(learning_rate, initial_accumulator, eps, weight_decay=weight_decay)
+    return Adagrad(
+        learning_rate,
+        initial_accumulator,
+        eps,
+        weight_decay=weight_decay,
+        max_grad_norm=max_grad_norm,
+    )
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,7 @@ def rowwise_adagrad(
     initial_accumulator: float = 0.0,
     eps: float = 1e-8,
     weight_decay: float = 0.0,
+    max_grad_norm: float | None = None,
 ) -> RowwiseAdagrad:
     """Adagrad with one accumulator a row: 4 to 16 bytes of state, whatever the ``dim``.
 
@@ -99,5 +109,13 @@ def rowwise_adagrad(
         initial_accumulator: first value of every ``a``.
         eps: added outside the root.
         weight_decay: ``weight_decay * w`` is added to ``g``, before the mean is taken.
+        max_grad_norm: the summed gradient of a row whose L2 norm is larger is scaled down to it,
+            before anything else; None: no bound.
     """
-    return RowwiseAdagrad(learning_rate, initial_accumulator, eps, weight_decay=weight_decay)
+    return RowwiseAdagrad(
+        learning_rate,
+        initial_accumulator,
+        eps,
+        weight_decay=weight_decay,
+        max_grad_norm=max_grad_norm,
+    )

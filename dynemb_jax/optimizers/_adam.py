@@ -74,6 +74,7 @@ def adam(
     eps: float = 1e-8,
     bias_correction: str = "global",
     weight_decay: float = 0.0,
+    max_grad_norm: float | None = None,
 ) -> Adam:
     """Lazy Adam: moments decay and rows move only in steps that contain the row.
 
@@ -92,8 +93,18 @@ def adam(
             as any row's first step.
         weight_decay: ``weight_decay * w`` is added to ``g``, before the moments; see also
             :func:`adamw`.
+        max_grad_norm: the summed gradient of a row whose L2 norm is larger is scaled down to it,
+            before anything else; None: no bound.
     """
-    return Adam(learning_rate, b1, b2, eps, bias_correction, weight_decay=weight_decay)
+    return Adam(
+        learning_rate,
+        b1,
+        b2,
+        eps,
+        bias_correction,
+        weight_decay=weight_decay,
+        max_grad_norm=max_grad_norm,
+    )
 
 
 @dataclass(frozen=True)
@@ -119,6 +130,7 @@ def adamw(
     eps: float = 1e-8,
     weight_decay: float = 1e-4,
     bias_correction: str = "global",
+    max_grad_norm: float | None = None,
 ) -> AdamW:
     """Lazy Adam whose rows decay beside its steps, which their moments do not see.
 
@@ -133,8 +145,18 @@ def adamw(
         eps: added outside the root.
         weight_decay: share of a row that a step takes, times ``lr``.
         bias_correction: "global" or "row", as in :func:`adam`.
+        max_grad_norm: the summed gradient of a row whose L2 norm is larger is scaled down to it,
+            before anything else; None: no bound.
     """
-    return AdamW(learning_rate, b1, b2, eps, bias_correction, weight_decay=weight_decay)
+    return AdamW(
+        learning_rate,
+        b1,
+        b2,
+        eps,
+        bias_correction,
+        weight_decay=weight_decay,
+        max_grad_norm=max_grad_norm,
+    )
 
 
 @dataclass(frozen=True)
@@ -159,6 +181,7 @@ def partial_rowwise_adam(
     b2: float = 0.999,
     eps: float = 1e-8,
     bias_correction: str = "global",
+    max_grad_norm: float | None = None,
 ) -> PartialRowwiseAdam:
     """Lazy Adam with one second moment a row: little more than half of Adam's state.
 
@@ -172,5 +195,9 @@ def partial_rowwise_adam(
         b2: decay of the second moment.
         eps: added outside the root.
         bias_correction: "global" or "row", as in :func:`adam`; "row" takes no more memory here.
+        max_grad_norm: the summed gradient of a row whose L2 norm is larger is scaled down to it,
+            before anything else; None: no bound.
     """
-    return PartialRowwiseAdam(learning_rate, b1, b2, eps, bias_correction)
+    return PartialRowwiseAdam(
+        learning_rate, b1, b2, eps, bias_correction, max_grad_norm=max_grad_norm
+    )

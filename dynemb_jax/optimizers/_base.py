@@ -35,6 +35,13 @@ def check_number(name: str, value: object, low: float, high: float = math.inf) -
         raise ConfigError(f"{name} must be {bound}, got {value!r}; pass a number {bound}.")
 
 
+def check_positive(name: str, value: object) -> None:
+    # As float32, which the engine computes in, has them.
+    low, high = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+    if not is_number(value) or not low <= value <= high:  # pyright: ignore[reportOperatorIssue]
+        raise ConfigError(f"{name} must be a number above 0, got {value!r}; pass None or e.g. 1.0.")
+
+
 def check_flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise ConfigError(f"{name} must be True or False, got {value!r}; pass {name}=True.")
@@ -45,6 +52,13 @@ class RowNumber(NamedTuple):
 
     name: str
     dtype: np.dtype[Any]  # int32 or float32
+
+
+class OutsideState(NamedTuple):
+    """State of a rule that does not run in the engine: what a new row begins with."""
+
+    vectors: tuple[float, ...]  # per state vector, in all of its columns
+    scalars: tuple[int, ...]  # per number of the row, as the bits of an int32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +75,7 @@ class NativeRule:
     l1: float = 0.0
     l2: float = 0.0
     initial_sum: float = 0.0
+    outside: OutsideState | None = None  # in place of all of the above
 
 
 @dataclass(frozen=True)
@@ -68,12 +83,15 @@ class Optimizer:
     """Base of the optimizer descriptions."""
 
     learning_rate: LearningRate
+    max_grad_norm: float | None = field(default=None, kw_only=True)
 
     # Names of the state in dynemb_jax.get and assign: arrays [..., dim], numbers [...].
     vectors: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         check_learning_rate(self.learning_rate)
+        if self.max_grad_norm is not None:
+            check_positive("max_grad_norm", self.max_grad_norm)
 
     @property
     def scalars(self) -> tuple[RowNumber, ...]:

@@ -42,6 +42,7 @@ def ftrl(
     l2: float = 0.0,
     beta: float = 0.0,
     initial_accumulator: float = 0.1,
+    max_grad_norm: float | None = None,
 ) -> Ftrl:
     """FTRL-Proximal: Adagrad's steps, with penalties that make columns exactly zero.
 
@@ -67,5 +68,7 @@ def ftrl(
         l2: penalty on ``w**2 / 2``.
         beta: added outside the root.
         initial_accumulator: added under the root.
+        max_grad_norm: the summed gradient of a row whose L2 norm is larger is scaled down to it,
+            before anything else; None: no bound.
     """
-    return Ftrl(learning_rate, l1, l2, beta, initial_accumulator)
+    return Ftrl(learning_rate, l1, l2, beta, initial_accumulator, max_grad_norm=max_grad_norm)

@@ -38,6 +38,7 @@ def rmsprop(
     eps: float = 1e-8,
     initial_scale: float = 0.0,
     weight_decay: float = 0.0,
+    max_grad_norm: float | None = None,
 ) -> Rmsprop:
     """Lazy RMSProp, not centred: means decay and rows move only in steps that contain the row.
 
@@ -51,5 +52,14 @@ def rmsprop(
         eps: added under the root.
         initial_scale: first value of every ``nu``.
         weight_decay: ``weight_decay * w`` is added to ``g``, before its square is taken.
+        max_grad_norm: the summed gradient of a row whose L2 norm is larger is scaled down to it,
+            before anything else; None: no bound.
     """
-    return Rmsprop(learning_rate, decay, eps, initial_scale, weight_decay=weight_decay)
+    return Rmsprop(
+        learning_rate,
+        decay,
+        eps,
+        initial_scale,
+        weight_decay=weight_decay,
+        max_grad_norm=max_grad_norm,
+    )

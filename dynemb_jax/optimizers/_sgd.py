@@ -20,14 +20,21 @@ class Sgd(Decaying):
         return NativeRule(optimizer=0, weight_decay=self.weight_decay)
 
 
-def sgd(learning_rate: LearningRate, *, weight_decay: float = 0.0) -> Sgd:
+def sgd(
+    learning_rate: LearningRate,
+    *,
+    weight_decay: float = 0.0,
+    max_grad_norm: float | None = None,
+) -> Sgd:
     """Plain gradient descent: ``w -= lr * g``.
 
     Args:
         learning_rate: a number or a schedule (callable of the step).
         weight_decay: ``weight_decay * w`` is added to ``g``.
+        max_grad_norm: the summed gradient of a row whose L2 norm is larger is scaled down to it,
+            before anything else; None: no bound.
     """
-    return Sgd(learning_rate, weight_decay=weight_decay)
+    return Sgd(learning_rate, weight_decay=weight_decay, max_grad_norm=max_grad_norm)
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,7 @@ def momentum(
     momentum: float = 0.9,
     nesterov: bool = False,
     weight_decay: float = 0.0,
+    max_grad_norm: float | None = None,
 ) -> Momentum:
     """Lazy momentum: traces decay and rows move only in steps that contain the row.
 
@@ -66,5 +74,9 @@ def momentum(
         momentum: decay of the trace, in [0, 1).
         nesterov: whether to look one step of the trace ahead.
         weight_decay: ``weight_decay * w`` is added to ``g``, before the trace.
+        max_grad_norm: the summed gradient of a row whose L2 norm is larger is scaled down to it,
+            before anything else; None: no bound.
     """
-    return Momentum(learning_rate, momentum, nesterov, weight_decay=weight_decay)
+    return Momentum(
+        learning_rate, momentum, nesterov, weight_decay=weight_decay, max_grad_norm=max_grad_norm
+    )

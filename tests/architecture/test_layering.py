@@ -59,7 +59,8 @@ PYTHON_LAYERS = {
         "group",
         "embeddings",
     },
-    "updates": {"errors", "_primitives", "group", "embeddings"},
+    "row_transforms": {"config", "optimizers", "_primitives"},
+    "updates": {"errors", "_primitives", "group", "embeddings", "row_transforms"},
     "flax": {"errors", "embeddings", "lookups", "updates"},
 }
 LEAVES = {"errors", "optimizers", "initializers", "eviction", "admission", "config"}

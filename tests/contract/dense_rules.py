@@ -1,7 +1,15 @@
 """What optax lacks: updates of all rows of a matrix at once, in optax's form."""
 
+import jax
 import jax.numpy as jnp
 import optax
+
+
+def by_row(transformation):
+    """The transformation as if each row of the matrix were a model of its own."""
+    return optax.GradientTransformation(
+        jax.vmap(transformation.init), jax.vmap(transformation.update)
+    )
 
 
 def rowwise_adagrad(learning_rate, start, eps):

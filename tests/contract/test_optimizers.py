@@ -10,13 +10,13 @@ import pytest
 
 import dynemb_jax as dj
 from tests.contract import dense_rules
-from tests.plugins import OPTIMIZERS
+from tests.plugins import ALL_OPTIMIZERS, decayed
 from tests.twin import Twin, assert_close, create, random_grads
 
 
-def decayed(transformation):
-    """The transformation, of g + w / 2."""
-    return optax.chain(optax.add_decayed_weights(0.5), transformation)
+def clipped(transformation, norm=0.5):
+    """The transformation, of gradients whose rows are no longer than the norm."""
+    return optax.chain(dense_rules.by_row(optax.clip_by_global_norm(norm)), transformation)
 
 
 OPTAX = {
@@ -46,6 +46,8 @@ OPTAX = {
     "ftrl_l1": dense_rules.ftrl(0.1, l1=0.8),
     "ftrl_all": dense_rules.ftrl(0.2, l1=0.3, l2=0.5, beta=1.0, start=0.0),
     "ftrl_without_start": dense_rules.ftrl(0.1, l2=0.5, start=0.0),
+    "lamb": dense_rules.by_row(optax.lamb(0.01)),
+    "lamb_decay": dense_rules.by_row(optax.lamb(0.1, b1=0.5, b2=0.75, eps=1e-3, weight_decay=0.5)),
     "sgd_decay": decayed(optax.sgd(0.1)),
     "momentum_decay": decayed(optax.sgd(0.1, momentum=0.9)),
     "nesterov_decay": decayed(optax.sgd(0.1, momentum=0.9, nesterov=True)),
@@ -54,11 +56,28 @@ OPTAX = {
     "rmsprop_decay": decayed(optax.rmsprop(0.01)),
     "adam_decay": decayed(optax.adam(0.01)),
     "adam_row_decay": decayed(optax.adam(0.01)),
+    "sgd_clip": clipped(optax.sgd(0.1)),
+    "sgd_decay_clip": clipped(decayed(optax.sgd(0.1))),
+    "momentum_clip": clipped(optax.sgd(0.1, momentum=0.9)),
+    "adagrad_clip": clipped(optax.adagrad(0.05, initial_accumulator_value=0.1, eps=1e-7)),
+    "rowwise_adagrad_clip": clipped(dense_rules.rowwise_adagrad(0.05, 0.0, 1e-8)),
+    "rmsprop_clip": clipped(optax.rmsprop(0.01)),
+    "adam_clip": clipped(optax.adam(0.01), 2.0),
+    "adamw_clip": clipped(optax.adamw(0.01, weight_decay=2.0)),
+    "partial_rowwise_adam_clip": clipped(dense_rules.partial_rowwise_adam(0.01)),
+    "ftrl_clip": clipped(dense_rules.ftrl(0.1)),
+    "lamb_clip": dense_rules.by_row(optax.chain(optax.clip_by_global_norm(2.0), optax.lamb(0.01))),
+    "from_optax": optax.adam(0.01),
+    "from_optax_row": optax.adam(0.01),
+    "from_optax_momentum": optax.sgd(0.1, momentum=0.9),
+    "from_optax_stateless": decayed(optax.sgd(0.1)),
+    "from_optax_lamb": dense_rules.by_row(optax.lamb(0.01)),
+    "from_optax_clip": clipped(optax.adam(0.01), 2.0),
 }
 
 
 @pytest.mark.parametrize("copies", [1, 2, 33, 1025])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ALL_OPTIMIZERS)
 def test_copies_of_an_id_are_one_update_by_their_sum(name, copies):
     twin = Twin(optimizer=name)
     ids = [7] * copies + [8]
@@ -69,7 +88,7 @@ def test_copies_of_an_id_are_one_update_by_their_sum(name, copies):
     twin.check()
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ALL_OPTIMIZERS)
 def test_a_hundred_thousand_copies_are_one_update_by_their_sum(name):
     # A hundred thousand float32 additions round by some 1e-5 of their sum.
     twin = Twin(optimizer=name, rtol=1e-4)
@@ -81,7 +100,7 @@ def test_a_hundred_thousand_copies_are_one_update_by_their_sum(name):
 
 @pytest.mark.parametrize("name", OPTAX)
 def test_steps_over_all_rows_equal_optax(name):
-    emb = create(4, optimizer=OPTIMIZERS[name][0])
+    emb = create(4, optimizer=ALL_OPTIMIZERS[name][0])
     ids = np.arange(5)
     acts, emb = dj.lookup(emb, ids)
     params = acts.rows
@@ -99,7 +118,7 @@ def test_steps_over_all_rows_equal_optax(name):
     assert_close(dj.get(emb, "items", ids).rows, params, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ALL_OPTIMIZERS)
 def test_rows_that_come_and_go_follow_the_reference(name):
     twin = Twin(optimizer=name)
     rng = np.random.default_rng(0)
@@ -110,7 +129,7 @@ def test_rows_that_come_and_go_follow_the_reference(name):
     twin.check()
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ALL_OPTIMIZERS)
 def test_a_table_made_of_rows_and_state_continues_bit_for_bit(name):
     def train(emb, steps):
         for step in steps:
@@ -121,10 +140,10 @@ def test_a_table_made_of_rows_and_state_continues_bit_for_bit(name):
         return emb
 
     known = np.arange(12)
-    emb = train(create(5, optimizer=OPTIMIZERS[name][0]), range(4))
+    emb = train(create(5, optimizer=ALL_OPTIMIZERS[name][0]), range(4))
     saved = dj.get(emb, "items", known)
     assert saved.found.all()
-    fresh = create(5, optimizer=OPTIMIZERS[name][0], seed=1)
+    fresh = create(5, optimizer=ALL_OPTIMIZERS[name][0], seed=1)
     fresh = dj.assign(fresh, "items", known, saved.rows, saved.state)
 
     first, second = (dj.get(train(one, range(4, 8)), "items", known) for one in (emb, fresh))
@@ -137,7 +156,7 @@ def test_a_table_made_of_rows_and_state_continues_bit_for_bit(name):
         np.testing.assert_array_equal(*bits)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ALL_OPTIMIZERS)
 def test_a_zero_gradient_is_an_update_like_any(name):
     twin = Twin(optimizer=name)
     twin.train([1, 2])
@@ -149,7 +168,7 @@ def test_a_zero_gradient_is_an_update_like_any(name):
     assert np.isfinite(dj.get(twin.emb, "items", np.arange(4)).rows).all()
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ALL_OPTIMIZERS)
 def test_a_gradient_that_is_not_finite_stays_in_its_row(name):
     for bad in (np.nan, np.inf):
         twin = Twin(optimizer=name)
@@ -214,7 +233,7 @@ def test_an_accumulator_of_zero_and_the_smallest_eps_make_no_nan():
     np.testing.assert_array_equal(dj.get(emb, "items", np.array([1])).rows, acts.rows)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", [n for n in ALL_OPTIMIZERS if not n.startswith("from_optax")])
 def test_the_learning_rate_may_follow_the_step(name):
     twin = Twin(optimizer=name)
     rate = optax.piecewise_constant_schedule(0.5, {2: 0.1})
@@ -236,16 +255,23 @@ def test_every_optimizer_of_the_library_has_a_reference():
         if inspect.isfunction(value) and value.__module__.startswith(dj.optimizers.__name__)
     }
 
-    assert {m for m in makers if not m.startswith("_")} <= set(OPTIMIZERS)
+    assert {m for m in makers if not m.startswith("_")} <= set(ALL_OPTIMIZERS)
+
+
+def test_every_optimizer_clips_in_the_contract():
+    makers = {type(rule) for rule, _ in ALL_OPTIMIZERS.values()}
+    clipping = {type(rule) for rule, _ in ALL_OPTIMIZERS.values() if rule.max_grad_norm is not None}
+
+    assert clipping == makers
 
 
 def test_every_optimizer_has_an_update_of_all_rows():
-    assert OPTAX.keys() == OPTIMIZERS.keys()
+    assert OPTAX.keys() == ALL_OPTIMIZERS.keys()
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ALL_OPTIMIZERS)
 def test_equal_descriptors_are_equal_and_frozen(name):
-    rule = OPTIMIZERS[name][0]
+    rule = ALL_OPTIMIZERS[name][0]
 
     assert hash(rule) == hash(rule)
     with pytest.raises(AttributeError):

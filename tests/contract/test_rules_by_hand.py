@@ -1,5 +1,6 @@
 """What single rules promise beyond the contract, in numbers that can be checked by hand."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -129,6 +130,63 @@ def test_partial_rowwise_adam_without_eps_stays_until_it_has_a_gradient():
     emb = train(emb, 1, [0, 0, 0, 0])
 
     np.testing.assert_array_equal(read(emb, 1)[0], first)
+
+
+def test_lamb_by_hand():
+    rule = dj.optimizers.lamb(0.5, b1=0.5, b2=0.75, eps=0.0, weight_decay=1.0)
+    emb = dj.assign(zeros(rule), "items", np.array([3]), np.array([[3.0, 4.0]]))
+
+    # The first step of Adam is the sign of g, so u = [1, -1] + [3, 4] = [4, 3], as long as w.
+    emb = train(emb, 3, [8, -2])
+
+    row, state = read(emb, 3)
+    assert_close(row, [3 - 0.5 * 4, 4 - 0.5 * 3])
+    assert_close(state["mu"], [4, -1])
+    assert_close(state["nu"], [16, 1])
+
+
+def test_a_row_of_zeros_leaves_them_with_lamb_and_one_without_a_gradient_stays():
+    rule = dj.optimizers.lamb(0.5, eps=0.0)
+    emb = dj.assign(zeros(rule), "items", np.array([1]), np.array([[3.0, 4.0]]))
+
+    emb = train(train(emb, 1, [0, 0]), 2, [2, 0], step=0)
+
+    np.testing.assert_array_equal(read(emb, 1)[0], [3, 4])
+    assert_close(read(emb, 2)[0], [-0.5, 0])  # the ratio is 1
+
+
+@pytest.mark.usefixtures("cpu_only")
+def test_the_norm_that_is_clipped_is_that_of_the_sum_of_the_row():
+    emb = zeros(dj.optimizers.sgd(1.0, max_grad_norm=5.0))
+    ids = np.array([1, 2, 1, 3, 3])
+    grads = np.array([[3, 4], [3, 4], [3, 4], [9, 9], [-8, -8]], np.float32)
+
+    acts, emb = dj.lookup(emb, ids)
+    emb = dj.apply_gradients(emb, acts, grads)
+
+    # Twice [3, 4] is halved; once is no longer than allowed; 9 - 8 is short, though its parts are
+    # not.
+    for key, row in ((1, [-3, -4]), (2, [-3, -4]), (3, [-1, -1])):
+        assert_close(read(emb, key)[0], row)
+
+
+@pytest.mark.usefixtures("cpu_only")
+def test_a_gradient_whose_square_is_beyond_float32_is_clipped():
+    emb = train(zeros(dj.optimizers.sgd(1.0, max_grad_norm=5.0)), 1, [3e30, 4e30])
+
+    assert_close(read(emb, 1)[0], [-3, -4])
+
+
+@pytest.mark.usefixtures("cpu_only")
+def test_the_gradient_of_the_caller_is_not_clipped_in_place():
+    emb = zeros(dj.optimizers.sgd(1.0, max_grad_norm=1.0))
+    acts, emb = dj.lookup(emb, np.array([1]))
+    grads = jnp.full((1, 2), 7.0)
+
+    emb = dj.apply_gradients(emb, acts, grads)
+
+    np.testing.assert_array_equal(grads, [[7, 7]])
+    assert np.linalg.norm(read(emb, 1)[0]) == pytest.approx(1)
 
 
 def test_ftrl_by_hand():

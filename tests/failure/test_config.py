@@ -24,6 +24,11 @@ BAD = {
     "optimizer": ({"optimizer": "adagrad"}, "optimizer"),
     "initializer": ({"initializer": 0.5}, "initializer"),
     "admission": ({"admission": 2}, "admission"),
+    "dtype": ({"dtype": "int8"}, "dtype"),
+    "dtype none": ({"dtype": "float99"}, "dtype"),
+    "output_dtype": ({"output_dtype": "float64"}, "output_dtype"),
+    "rounding": ({"rounding": "up", "dtype": "float16"}, "rounding"),
+    "rounding of float32": ({"rounding": "nearest"}, "rounding"),
     "empty name": ({"name": ""}, "name"),
     "name": ({"name": "user table"}, "name"),
 }
@@ -51,7 +56,6 @@ def test_an_unknown_option_is_refused_and_the_known_ones_are_named():
 
 NOT_YET = {
     "placement": "host",
-    "dtype": jnp.bfloat16,
 }
 
 
@@ -153,12 +157,15 @@ LRU = dj.eviction.lru(max_rows=5)
     [
         ("admission", dj.admission.frequency(2), "admission"),
         ("eviction", dj.eviction.ttl(LRU, steps=5), "time to live"),
+        ("dtype", jnp.bfloat16, "dtype=bfloat16"),
+        ("optimizer", dj.optimizers.sgd(0.1, max_grad_norm=0.5), "max_grad_norm=0.5"),
     ],
 )
 def test_what_is_not_there_yet_on_a_gpu_says_so(option, value, said):
     tables = (dj.TableConfig("items", 4, **{option: value}),)
 
     refuse_on_gpu("cpu", tables)
+    refuse_on_gpu("gpu", (dj.TableConfig("items", 4, output_dtype=jnp.bfloat16),))
     with pytest.raises(NotImplementedError, match=rf"items.*{said}.*JAX_PLATFORMS=cpu"):
         refuse_on_gpu("gpu", tables)
 
@@ -274,6 +281,15 @@ def test_an_impossible_optimizer_is_refused(make):
         (dj.optimizers.rowwise_adagrad, "weight_decay", True),
         (dj.optimizers.rmsprop, "weight_decay", "strong"),
         (dj.optimizers.adam, "weight_decay", -1),
+        (dj.optimizers.lamb, "b1", 1.0),
+        (dj.optimizers.lamb, "eps", -1e-6),
+        (dj.optimizers.lamb, "weight_decay", float("nan")),
+        (dj.optimizers.sgd, "max_grad_norm", 0.0),
+        (dj.optimizers.adam, "max_grad_norm", -1.0),
+        (dj.optimizers.ftrl, "max_grad_norm", float("inf")),
+        (dj.optimizers.lamb, "max_grad_norm", float("nan")),
+        (dj.optimizers.rmsprop, "max_grad_norm", True),
+        (dj.optimizers.momentum, "max_grad_norm", 1e-50),  # 0 as float32, which means no bound
     ],
 )
 def test_an_impossible_number_of_an_optimizer_is_refused_by_its_name(make, option, value):

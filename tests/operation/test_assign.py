@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dynemb_jax as dj
-from tests.plugins import OPTIMIZERS
+from tests.plugins import ALL_OPTIMIZERS
 from tests.twin import Twin, create, random_grads
 
 
@@ -27,7 +27,7 @@ def test_the_last_of_several_duplicates_wins():
     np.testing.assert_array_equal(got, rows[[3, 1]])
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ALL_OPTIMIZERS)
 def test_rows_assigned_without_state_get_the_initial_state(optimizer):
     twin = Twin(optimizer=optimizer)
     twin.train([1, 2])
@@ -37,7 +37,7 @@ def test_rows_assigned_without_state_get_the_initial_state(optimizer):
     twin.check([1, 2, 3])
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ALL_OPTIMIZERS)
 def test_state_that_was_read_can_be_assigned(optimizer):
     source, target = Twin(optimizer=optimizer), Twin(optimizer=optimizer, seed=1)
     source.train([1, 2, 3])

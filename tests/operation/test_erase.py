@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import dynemb_jax as dj
-from tests.plugins import OPTIMIZERS
+from tests.plugins import ALL_OPTIMIZERS
 from tests.twin import SAME_LOW_HALF, SPECIAL_KEYS, Twin, random_grads
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ALL_OPTIMIZERS)
 def test_erase_then_lookup_gives_a_fresh_row_and_fresh_state(optimizer):
     twin = Twin(optimizer=optimizer)
     twin.train([1, 2, 3])

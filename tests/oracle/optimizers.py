@@ -136,6 +136,52 @@ class DecoupledDecay(L2Decay):
 
 
 @dataclass(frozen=True)
+class Clipped:
+    """Another rule, given g scaled down to the norm that it may have."""
+
+    rule: object
+    max_grad_norm: float
+
+    @property
+    def learning_rate(self):
+        return self.rule.learning_rate
+
+    def initial_state(self, dim):
+        return self.rule.initial_state(dim)
+
+    def update(self, row, state, grad, learning_rate, step):
+        """Returns the new row and the new state."""
+        norm = np.linalg.norm(grad)
+        if norm > self.max_grad_norm:
+            grad = grad * (self.max_grad_norm / norm)
+        return self.rule.update(row, state, grad, learning_rate, step)
+
+
+@dataclass(frozen=True)
+class Lamb:
+    """Adam's direction plus wd w, times |w| / |direction|, which is 1 where a norm is 0."""
+
+    learning_rate: object = 0.01
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-6
+    weight_decay: float = 0.0
+
+    def initial_state(self, dim):
+        return {"mu": np.zeros(dim), "nu": np.zeros(dim)}
+
+    def update(self, row, state, grad, learning_rate, step):
+        """Returns the new row and the new state."""
+        mu = self.b1 * state["mu"] + (1 - self.b1) * grad
+        nu = self.b2 * state["nu"] + (1 - self.b2) * grad**2
+        mu_hat, nu_hat = mu / (1 - self.b1 ** (step + 1)), nu / (1 - self.b2 ** (step + 1))
+        direction = mu_hat / (np.sqrt(nu_hat) + self.eps) + self.weight_decay * row
+        norms = np.linalg.norm(row), np.linalg.norm(direction)
+        ratio = 1.0 if 0.0 in norms else norms[0] / norms[1]
+        return row - learning_rate * ratio * direction, {"mu": mu, "nu": nu}
+
+
+@dataclass(frozen=True)
 class Rmsprop:
     """v = d v + (1 - d) g**2; w -= lr g / sqrt(v + eps), still where that divides by 0."""
 

@@ -4,6 +4,7 @@
 #include "core/optimizer/adagrad.h"
 #include "core/optimizer/adam.h"
 #include "core/optimizer/ftrl.h"
+#include "core/optimizer/lamb.h"
 #include "core/optimizer/momentum.h"
 #include "core/optimizer/optimizer.h"
 #include "core/optimizer/partial_rowwise_adam.h"
@@ -30,6 +31,8 @@ auto DispatchRule(OptimizerKind kind, Body&& body) {
       return body.template operator()<DecoupledDecay<AdamPerRow>>();
     case OptimizerKind::kFtrl:
       return body.template operator()<Ftrl>();
+    case OptimizerKind::kLamb:
+      return body.template operator()<Lamb>();
     case OptimizerKind::kMomentum:
       return body.template operator()<L2Decay<Momentum>>();
     case OptimizerKind::kNesterovMomentum:

@@ -23,8 +23,9 @@ enum class OptimizerKind : int32_t {
   kPartialRowwiseAdam = 10,
   kPartialRowwiseAdamPerRow = 11,
   kFtrl = 12,
+  kLamb = 13,
 };
-inline constexpr int kOptimizerKinds = 13;
+inline constexpr int kOptimizerKinds = 14;
 
 // The numbers of an optimizer; each kind says which it reads.
 struct OptimizerParameters {
@@ -36,6 +37,7 @@ struct OptimizerParameters {
   float weight_decay;    // weight_decay.h
   float l1, l2;          // FTRL's penalties
   float initial_sum;     // FTRL's first sum of squares
+  float max_grad_norm;   // of any kind: clip.h; 0: none
 };
 
 // Operands of one step, equal for all rows.
