@@ -150,7 +150,10 @@ def _checked_grads(group: Group, acts: Activations, grads: Any) -> list[jax.Arra
 
 
 def _residual_plan(acts: Activations) -> ResidualPlan:
-    gradients = [GradientPlan(p.table, p.combiner, p.weighted) for p in acts.plans]
+    gradients = [
+        GradientPlan(plan.table, plan.combiner, plan.weighted, splits is not None)
+        for plan, splits in zip(acts.plans, acts.row_splits, strict=True)
+    ]
     return ResidualPlan(tables_of(acts.plans), tuple(gradients))
 
 
@@ -159,8 +162,8 @@ def _unstacked(
 ) -> list[tuple[ResidualPlan, list[jax.Array]]]:
     """Operands of the lookups that acts hold: one, or as many as leading axes stack."""
     operands = [acts.header, *acts.unique_rows]
-    for index, grad, weights in zip(acts.index, grads, acts.weights, strict=True):
-        operands += [index, grad] if weights is None else [index, grad, weights]
+    for per_feature in zip(acts.index, acts.row_splits, grads, acts.weights, strict=True):
+        operands += [operand for operand in per_feature if operand is not None]
     lead = acts.header.ndim - 1
     plan = _residual_plan(acts)
     if lead == 0:

@@ -51,3 +51,10 @@ def platform(request):
         pytest.skip(f"there is no {request.param} here")
     with jax.default_device(device):
         yield request.param
+
+
+@pytest.fixture
+def cpu_only(platform):
+    """For what a GPU refuses so far."""
+    if platform != "cpu":
+        pytest.skip("not available on a GPU yet")

@@ -38,6 +38,7 @@ struct Contribution {
 };
 
 Status CheckResidual(const CpuTable& table, const FeatureGradient& gradient, int32_t count) {
+  DYNEMB_RETURN_IF_ERROR(CheckRowSplits(gradient.row_splits));
   std::atomic<bool> valid{true};
   ThreadPool::Shared().ParallelFor(gradient.NumIds(), 65536, [&](int64_t begin, int64_t end) {
     int32_t low = kPadded, high = -1;
@@ -59,7 +60,8 @@ std::vector<float> BagScales(const FeatureGradient& gradient) {
   scales.resize(static_cast<size_t>(gradient.num_bags));
   for (int64_t bag = 0; bag < gradient.num_bags; ++bag) {
     BagSums sums;
-    for (int64_t id = bag * gradient.bag_length; id < (bag + 1) * gradient.bag_length; ++id) {
+    const IdRange ids = gradient.Bag(bag);
+    for (int64_t id = ids.begin; id < ids.end; ++id) {
       if (gradient.index[id] == kPadded) continue;
       sums.Add(gradient.weights == nullptr ? 1.0f : gradient.weights[id]);
     }
@@ -76,11 +78,11 @@ void ForEachContribution(const TableUpdate& update, int32_t low, int32_t high, B
   for (const Source& source : update.sources) {
     const FeatureGradient& gradient = *source.gradient;
     const bool pooled = gradient.combiner != Combiner::kNone;
-    const int64_t length = pooled ? gradient.bag_length : 1;
     const int64_t outputs = pooled ? gradient.num_bags : gradient.NumIds();
-    for (int64_t output = 0, id = 0; output < outputs; ++output) {
+    for (int64_t output = 0; output < outputs; ++output) {
       float bag_scale = pooled ? source.bag_scales[static_cast<size_t>(output)] : 1.0f;
-      for (int64_t end = id + length; id < end; ++id) {
+      const IdRange ids = IdsOfOutput(gradient, output);
+      for (int64_t id = ids.begin; id < ids.end; ++id) {
         int32_t unique = gradient.index[id];
         if (unique < 0) continue;
         if (source.merged != nullptr) unique = source.merged[unique];

@@ -1,9 +1,9 @@
 // operands: token, learning rates [tables of the group], step [1], then per
-//           lookup: header, per table unique_rows, per feature index, grads and,
-//           where there are any, weights
+//           lookup: header, per table unique_rows, per feature index, row splits
+//           where it was pooled by them, grads and, where there are any, weights
 // results:  token
 // plan:     [lookups, per lookup: tables, table ..., features, per feature:
-//            table, combiner, weighted]
+//            table, combiner, weighted, ragged]
 #include "ffi/calls.h"
 #include "table/registry.h"
 
@@ -26,6 +26,7 @@ Status ReadResidual(const Backend& backend, PlanCursor& plan, ArgCursor& args,
     gradient.table = static_cast<int>(plan.Next());
     gradient.combiner = static_cast<Combiner>(plan.Next());
     const bool weighted = plan.Next() != 0;
+    const bool ragged = plan.Next() != 0;
     if (gradient.table < 0 || static_cast<size_t>(gradient.table) >= backend.configs().size()) {
       return InvalidArgument("a plan names table ", gradient.table, " of ",
                              backend.configs().size(), "; reinstall dynemb_jax.");
@@ -37,9 +38,14 @@ Status ReadResidual(const Backend& backend, PlanCursor& plan, ArgCursor& args,
     if (index.element_type() != xffi::DataType::S32) {
       return InvalidArgument("update: index is not int32; pass the Activations of lookup.");
     }
-    BagShape shape = BagsOf({index.dimensions().begin(), index.dimensions().size()}, pooled);
+    std::span<const int64_t> dims(index.dimensions().begin(), index.dimensions().size());
+    BagShape shape = BagsOf(dims, pooled && !ragged);
     gradient.num_bags = shape.num_bags;
     gradient.bag_length = shape.bag_length;
+    if (ragged) {
+      gradient.row_splits = args.NextRowSplits(dims);
+      gradient.num_bags = gradient.row_splits.num_groups * gradient.row_splits.num_bags;
+    }
     gradient.index = static_cast<const int32_t*>(index.untyped_data());
     gradient.grads = args.NextF32((pooled ? gradient.num_bags : gradient.NumIds()) * dim);
     gradient.weights = weighted ? args.NextF32(gradient.NumIds()) : nullptr;
