@@ -109,10 +109,12 @@ class Feed(Iterator[Any]):
             Whether the thread has ended, so that the iterator is no longer in use.
         """
         self._worker.stop()
+        # For another thread that waits in next(): now, since the iterator may be busy for long.
+        self._worker.ready.put((None, StopIteration()))
         self._worker.join(wait_seconds)
         while not self._worker.ready.empty():
             self._worker.ready.get()
-        self._worker.ready.put((None, StopIteration()))  # for another thread that waits in next()
+        self._worker.ready.put((None, StopIteration()))
         return not self._worker.is_alive()
 
     def __enter__(self) -> "Feed":
@@ -189,13 +191,31 @@ def feed(
 
 
 def _on_device(batch: Any, device: Any) -> Any:
-    if not jax.config.jax_enable_x64:  # pyright: ignore
-        batch = jax.tree_util.tree_map_with_path(
-            _within_32_bits, batch, is_leaf=lambda leaf: isinstance(leaf, Padded | Ragged)
-        )
+    is_wide = bool(jax.config.jax_enable_x64)  # pyright: ignore
+    batch = jax.tree_util.tree_map_with_path(
+        _checked if is_wide else _within_32_bits,
+        batch,
+        is_leaf=lambda leaf: isinstance(leaf, Padded | Ragged),
+    )
     # JAX reads a NumPy array later, or for good: the iterator may have filled it again by then.
     batch = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, batch)
     return jax.device_put(batch, device)
+
+
+def _checked(path: Any, leaf: Any) -> Any:
+    """The leaf, unless it is an integer of Python that JAX cannot hold."""
+    if isinstance(leaf, int) and not isinstance(leaf, bool):
+        _check_range(path, leaf, np.int64, "int", "64 bits")
+    return leaf
+
+
+def _check_range(path: Any, value: int, dtype: Any, name: str, limit: str) -> None:
+    bounds = np.iinfo(dtype)
+    if not bounds.min <= value <= bounds.max:
+        raise InputError(
+            f"batch{jax.tree_util.keystr(path)} must fit into {limit}, got {value} ({name}); wrap "
+            "it in dynemb_jax.keys if it is an id, or make it a float32."
+        )
 
 
 def _within_32_bits(path: Any, leaf: Any) -> Any:
@@ -214,17 +234,16 @@ def _within_32_bits(path: Any, leaf: Any) -> Any:
         if _is_wide(weights):
             weights = weights.astype(np.float32)
         return Ragged.tree_unflatten(None, (ids, splits, weights))
+    limit = "32 bits while x64 is off"
+    if isinstance(leaf, int) and not isinstance(leaf, bool):
+        _check_range(path, leaf, np.int32, "int", limit)
+        return leaf
     if not _is_wide(leaf):
         return leaf
     if leaf.ndim > 0:
         return keys(leaf)
-    narrow = np.iinfo(np.int32 if leaf.dtype.kind == "i" else np.uint32)
-    if not narrow.min <= int(leaf) <= narrow.max:
-        raise InputError(
-            f"batch{jax.tree_util.keystr(path)} must fit into 32 bits while x64 is off, got "
-            f"{int(leaf)} ({leaf.dtype}); wrap it in dynemb_jax.keys if it is an id, or make it a "
-            "float32."
-        )
+    narrow = np.int32 if leaf.dtype.kind == "i" else np.uint32
+    _check_range(path, int(leaf), narrow, leaf.dtype, limit)
     return leaf
 
 
