@@ -204,7 +204,7 @@ def _on_device(batch: Any, device: Any) -> Any:
 
 def _checked(path: Any, leaf: Any) -> Any:
     """The leaf, unless it is an integer of Python that JAX cannot hold."""
-    if isinstance(leaf, int) and not isinstance(leaf, bool):
+    if isinstance(leaf, int):
         _check_range(path, leaf, np.int64, "int", "64 bits")
     return leaf
 
@@ -235,7 +235,7 @@ def _within_32_bits(path: Any, leaf: Any) -> Any:
             weights = weights.astype(np.float32)
         return Ragged.tree_unflatten(None, (ids, splits, weights))
     limit = "32 bits while x64 is off"
-    if isinstance(leaf, int) and not isinstance(leaf, bool):
+    if isinstance(leaf, int):
         _check_range(path, leaf, np.int32, "int", limit)
         return leaf
     if not _is_wide(leaf):
