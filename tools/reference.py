@@ -178,7 +178,7 @@ def described(name: str, value: Any, module: ModuleType) -> Iterator[str]:
         yield f"A module: [`{value.__name__}`](#{value.__name__.replace('.', '')})."
     elif inspect.isclass(value):
         yield from _class(name, value)
-    elif inspect.isfunction(value):
+    elif inspect.isfunction(value) and value.__module__.startswith(MODULES[0]):
         node = definition(value)
         yield signature(name, parameters(node.args, bound=False), node.returns)
         yield markdown(value.__doc__)
