@@ -6,7 +6,7 @@ import pytest
 
 import dynemb_jax as dj
 from dynemb_jax.lookups import refuse_ragged
-from tests.operation.test_ragged import ALL, IDS, SPLITS, rows_of
+from tests.operation.test_ragged import IDS, SPLITS, rows_of
 from tests.oracle import ragged
 from tests.twin import assert_close, contents, create
 
@@ -25,7 +25,7 @@ def test_row_splits_of_any_integer_type_mean_the_same(jit, dtype):
 
 @pytest.mark.parametrize("train", [True, False], ids=["train", "find"])
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
-@pytest.mark.parametrize("combiner", ALL)
+@pytest.mark.parametrize("combiner", [None, "mean"])
 @pytest.mark.parametrize(
     ("splits", "says"),
     [
