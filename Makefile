@@ -33,11 +33,13 @@ lint: $(VENV)/.dev
 	$(BIN)/pyright
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
 	$(BIN)/python tools/check_headers.py
+	$(BIN)/python tools/reference.py --check
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
+	$(BIN)/python tools/reference.py
 
 bench: $(VENV)/.demo
 	$(BIN)/python benchmarks/cpu_bench.py $(ARGS)

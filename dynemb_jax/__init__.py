@@ -26,6 +26,7 @@ from dynemb_jax.host import get as get
 from dynemb_jax.host import resync as resync
 from dynemb_jax.host import stats as stats
 from dynemb_jax.inputs import Padded as Padded
+from dynemb_jax.inputs import Ragged as Ragged
 from dynemb_jax.keys import Keys as Keys
 from dynemb_jax.keys import hash_keys as hash_keys
 from dynemb_jax.keys import keys as keys
@@ -45,6 +46,7 @@ __all__ = [
     "FeatureConfig",
     "Keys",
     "Padded",
+    "Ragged",
     "TableConfig",
     "TableRows",
     "TableStats",

@@ -157,6 +157,12 @@ class TableConfig(metaclass=_Strict):
                     "make way; write e.g. eviction=dynemb_jax.eviction.lru(max_rows=1_000_000), or "
                     "on_full='drop'."
                 )
+            if self.on_full == "drop" and self.max_bytes is None:
+                raise ConfigError(
+                    f"table {self.name!r}: on_full='drop' says what new keys meet at a bound, and "
+                    "there is none; write max_bytes=8 << 30 beside it, or "
+                    "eviction=dynemb_jax.eviction.lru(max_rows=1_000_000), or leave on_full out."
+                )
             return
         if policy.max_rows is None and self.max_bytes is None and not policy.has_ttl:
             raise ConfigError(

@@ -60,17 +60,31 @@ class Activations:
             for it.
     """
 
-    __slots__ = ("group", "header", "index", "plans", "positions", "rows", "unique_rows", "weights")
+    __slots__ = (
+        "group",
+        "header",
+        "index",
+        "plans",
+        "positions",
+        "row_splits",
+        "rows",
+        "unique_rows",
+        "weights",
+    )
 
     def __init__(self, rows: Any, residual: tuple[Any, ...], static: tuple[Any, ...]):
         """Made by :func:`lookup`."""
         self.rows = rows
-        self.header, self.index, self.unique_rows, self.weights = residual
+        self._set_residual(residual)
         self.group, self.positions, self.plans = static
+
+    def _set_residual(self, residual: tuple[Any, ...]) -> None:
+        # Per feature: weights or None, and row splits where they pooled it, or None.
+        self.header, self.index, self.unique_rows, self.weights, self.row_splits = residual
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
         """For JAX."""
-        residual = (self.header, self.index, self.unique_rows, self.weights)
+        residual = (self.header, self.index, self.unique_rows, self.weights, self.row_splits)
         return (self.rows, residual), (self.group, self.positions, self.plans)
 
     @classmethod
@@ -79,8 +93,7 @@ class Activations:
         made = object.__new__(cls)
         made.rows, residual = children
         # JAX also unflattens with placeholders in place of whole subtrees.
-        fields = residual if isinstance(residual, tuple) else (residual,) * 4
-        made.header, made.index, made.unique_rows, made.weights = fields
+        made._set_residual(residual if isinstance(residual, tuple) else (residual,) * 5)
         made.group, made.positions, made.plans = static
         return made
 

@@ -202,7 +202,7 @@ def ttl(policy: P, *, steps: int | None = None, seconds: float | None = None) ->
     stay.
     ``stats(emb)[name].expired`` counts these keys, and :func:`dynemb_jax.drain_evicted` has them.
 
-    A table whose policy has a time to live needs no other bound. A row takes 8 bytes more, except
+    A table whose policy has a time to live needs no other bound. A bucket takes 256 bytes more, except
     for steps of :func:`lru` and seconds of :func:`timestamp`, whose scores tell its age.
 
     Args:

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from dynemb_jax.errors import ConfigError, InputError
-from dynemb_jax.inputs import Padded, clipped_lengths
+from dynemb_jax.inputs import Padded, Ragged, clipped_int32
 from dynemb_jax.keys import keys
 
 _WAIT_SECONDS = 5.0
@@ -109,10 +109,12 @@ class Feed(Iterator[Any]):
             Whether the thread has ended, so that the iterator is no longer in use.
         """
         self._worker.stop()
+        # For another thread that waits in next(): now, since the iterator may be busy for long.
+        self._worker.ready.put((None, StopIteration()))
         self._worker.join(wait_seconds)
         while not self._worker.ready.empty():
             self._worker.ready.get()
-        self._worker.ready.put((None, StopIteration()))  # for another thread that waits in next()
+        self._worker.ready.put((None, StopIteration()))
         return not self._worker.is_alive()
 
     def __enter__(self) -> "Feed":
@@ -141,13 +143,14 @@ def feed(
     the feed any more, by ``close()`` and at the end of a ``with`` block; ``iterator`` itself is
     not closed, and the batches taken ahead of the loop are gone.
 
-    A batch is any pytree. Its leaves arrive as JAX arrays, Keys stay Keys, Padded stays Padded.
+    A batch is any pytree. Its leaves arrive as JAX arrays; Keys, Padded and Ragged stay such.
     **With x64 off, which cannot hold 64-bit integers, each NumPy array of int64 or uint64 becomes**
     :class:`Keys`, by its type alone and whatever its values: that is right for ids. Labels,
     counts and other numbers to compute with are no ids: give them as int32 or float32 (as Keys,
-    arithmetic refuses them). The exceptions: integer ``lengths`` and ``weights`` of a Padded
-    become int32 and float32, and a single 64-bit integer (shape ``()``) becomes a 32-bit one. With
-    x64 on, integers stay what they are. Floats of 64 bits become what JAX makes of them.
+    arithmetic refuses them). The exceptions: integer ``lengths``, ``row_splits`` and ``weights`` of
+    Padded and Ragged become int32, int32 and float32, and a single 64-bit integer (shape ``()``)
+    becomes a 32-bit one. With x64 on, integers stay what they are. Floats of 64 bits become what
+    JAX makes of them.
 
     Args:
         iterator: of batches. It runs in the thread: nothing that it uses, a random generator say,
@@ -188,13 +191,31 @@ def feed(
 
 
 def _on_device(batch: Any, device: Any) -> Any:
-    if not jax.config.jax_enable_x64:  # pyright: ignore
-        batch = jax.tree_util.tree_map_with_path(
-            _within_32_bits, batch, is_leaf=lambda leaf: isinstance(leaf, Padded)
-        )
+    is_wide = bool(jax.config.jax_enable_x64)  # pyright: ignore
+    batch = jax.tree_util.tree_map_with_path(
+        _checked if is_wide else _within_32_bits,
+        batch,
+        is_leaf=lambda leaf: isinstance(leaf, Padded | Ragged),
+    )
     # JAX reads a NumPy array later, or for good: the iterator may have filled it again by then.
     batch = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, batch)
     return jax.device_put(batch, device)
+
+
+def _checked(path: Any, leaf: Any) -> Any:
+    """The leaf, unless it is an integer of Python that JAX cannot hold."""
+    if isinstance(leaf, int):
+        _check_range(path, leaf, np.int64, "int", "64 bits")
+    return leaf
+
+
+def _check_range(path: Any, value: int, dtype: Any, name: str, limit: str) -> None:
+    bounds = np.iinfo(dtype)
+    if not bounds.min <= value <= bounds.max:
+        raise InputError(
+            f"batch{jax.tree_util.keystr(path)} must fit into {limit}, got {value} ({name}); wrap "
+            "it in dynemb_jax.keys if it is an id, or make it a float32."
+        )
 
 
 def _within_32_bits(path: Any, leaf: Any) -> Any:
@@ -202,21 +223,27 @@ def _within_32_bits(path: Any, leaf: Any) -> Any:
     if isinstance(leaf, Padded):
         ids, lengths, mask, weights = leaf.tree_flatten()[0]
         if _is_wide(lengths):
-            lengths = clipped_lengths(lengths, ids.shape[-1])
+            lengths = clipped_int32(lengths)
         if _is_wide(weights):
             weights = weights.astype(np.float32)
         return Padded.tree_unflatten(None, (ids, lengths, mask, weights))
+    if isinstance(leaf, Ragged):
+        ids, splits, weights = leaf.tree_flatten()[0]
+        if _is_wide(splits):
+            splits = clipped_int32(splits)
+        if _is_wide(weights):
+            weights = weights.astype(np.float32)
+        return Ragged.tree_unflatten(None, (ids, splits, weights))
+    limit = "32 bits while x64 is off"
+    if isinstance(leaf, int):
+        _check_range(path, leaf, np.int32, "int", limit)
+        return leaf
     if not _is_wide(leaf):
         return leaf
     if leaf.ndim > 0:
         return keys(leaf)
-    narrow = np.iinfo(np.int32 if leaf.dtype.kind == "i" else np.uint32)
-    if not narrow.min <= int(leaf) <= narrow.max:
-        raise InputError(
-            f"batch{jax.tree_util.keystr(path)} must fit into 32 bits while x64 is off, got "
-            f"{int(leaf)} ({leaf.dtype}); wrap it in dynemb_jax.keys if it is an id, or make it a "
-            "float32."
-        )
+    narrow = np.int32 if leaf.dtype.kind == "i" else np.uint32
+    _check_range(path, int(leaf), narrow, leaf.dtype, limit)
     return leaf
 
 

@@ -133,8 +133,8 @@ def _from_sequence(values: Any) -> np.ndarray:
     wrong = {type(v).__name__ for v in flat if isinstance(v, bool) or not isinstance(v, _INTEGERS)}
     if wrong & {"list", "tuple"}:
         raise InputError(
-            f"keys must form an array, got rows of different lengths, {values!r}; pad them, and "
-            "say which are meant with dynemb_jax.Padded."
+            f"keys must form an array, got rows of different lengths, {values!r}; write "
+            "dynemb_jax.Ragged.from_lists(rows), or pad them for dynemb_jax.Padded."
         )
     if wrong:
         raise InputError(

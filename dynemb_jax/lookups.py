@@ -15,7 +15,7 @@ from dynemb_jax.embeddings import Activations, Embeddings, checked_token, nest, 
 from dynemb_jax.errors import InputError, typed
 from dynemb_jax.eviction import Custom
 from dynemb_jax.group import Feature, Group
-from dynemb_jax.inputs import FeatureIds, normalize, score_pairs
+from dynemb_jax.inputs import PADDING_SPLITS, FeatureIds, normalize, score_pairs
 from dynemb_jax.keys import Keys
 
 _ROWS_NAME = "dynemb_rows"
@@ -51,7 +51,7 @@ def _active(group: Group, ids: Any) -> tuple[list[int], list[FeatureIds]]:
         if leaf is None:
             continue
         feature_ids = normalize(leaf, feature.path)
-        _check_feature(feature, feature_ids)
+        _check_feature(feature, feature_ids, group.device.platform)
         positions.append(position)
         inputs.append(feature_ids)
     if not positions:
@@ -59,8 +59,19 @@ def _active(group: Group, ids: Any) -> tuple[list[int], list[FeatureIds]]:
     return positions, inputs
 
 
-def _check_feature(feature: Feature, ids: FeatureIds) -> None:
+def refuse_ragged(platform: str, path: str) -> None:
+    """Raises NotImplementedError for a Ragged where there is none yet."""
+    if platform != "cpu":
+        raise NotImplementedError(
+            f"feature {path}: Ragged is not available yet on a GPU; pass Padded with lengths, or "
+            "run with JAX_PLATFORMS=cpu."
+        )
+
+
+def _check_feature(feature: Feature, ids: FeatureIds, platform: str) -> None:
     combiner = feature.config.combiner
+    if ids.padding == PADDING_SPLITS:
+        refuse_ragged(platform, feature.path)
     if combiner is not None and not ids.shape:
         raise InputError(
             f"feature {feature.path} pools over the last axis of its ids (combiner={combiner!r}), "
@@ -81,7 +92,8 @@ def _plans(group: Group, positions: Sequence[int], inputs: Sequence[FeatureIds])
         weighted = ids.weights is not None
         dim = int(feature.config.table.dim)
         scored = ids.scores is not None
-        plans.append(FeaturePlan(feature.table, dim, code, ids.wide, ids.padding, weighted, scored))
+        shape = (ids.wide, ids.padding, weighted, scored, ids.num_bags)
+        plans.append(FeaturePlan(feature.table, dim, code, *shape))
     return tuple(plans)
 
 
@@ -171,10 +183,10 @@ def lookup(
 
     Args:
         emb: the current Embeddings. With ``train=False`` an older one will do.
-        ids: in the nest of the features; each leaf an integer array ``(...)``, Keys, Padded, or
-            None to leave the feature out. int32 is sign-extended, uint32 zero-extended to 64 bits;
-            NumPy int64 passed outside of jit keeps all bits, inside of jit JAX has cut it: use
-            :func:`dynemb_jax.keys`.
+        ids: in the nest of the features; each leaf an integer array ``(...)``, Keys, Padded,
+            Ragged, or None to leave the feature out. int32 is sign-extended, uint32 zero-extended
+            to 64 bits; NumPy int64 passed outside of jit keeps all bits, inside of jit JAX has cut
+            it: use :func:`dynemb_jax.keys`.
         train: True inserts absent keys, with their first values. False changes nothing: an absent
             key gives its table's ``missing_row``.
         taps: zeros from :func:`taps`, to receive the gradient of the rows; or None.
@@ -187,13 +199,13 @@ def lookup(
 
     Returns:
         ``acts`` and the next Embeddings. ``acts.rows`` is in its table's ``output_dtype``, after
-        pooling in at least float32: ``(..., dim)`` per feature, or
-        with a combiner ``(..., dim)`` of ids ``(..., L)``. Padding gives zeros; a bag of nothing
-        is 0. Weights of Padded are differentiable. Apply acts of a training lookup with
+        pooling in at least float32: ``(..., dim)`` per feature, or with a combiner ``(..., dim)``
+        of ids ``(..., L)``, ``(B, dim)`` of a Ragged of B bags. Padding gives zeros; a bag of
+        nothing is 0. Weights are differentiable. Apply acts of a training lookup with
         :func:`apply_gradients`. With ``return_evicted`` the EvictedBatches as well.
 
     Raises:
-        InputError: ids of a wrong type, shape or nest, lengths outside of the ids.
+        InputError: ids of a wrong type, shape or nest, lengths or row_splits outside of the ids.
         StaleStateError: emb is not the current state (train only).
         TableFullError, TableMemoryError: no room for new keys; nothing has changed.
     """
@@ -233,7 +245,12 @@ def lookup(
         for row, dtype in zip(results.rows, dtypes, strict=True)
     ]
     weights = tuple(i.weights for i in inputs) if train else ()
-    residual = (results.header, results.indices, results.unique_rows, weights)
+    splits = tuple(
+        i.pad if p.combiner and i.num_bags is not None else None
+        for p, i in zip(plans, inputs, strict=True)
+    )
+    splits = splits if train else ()
+    residual = (results.header, results.indices, results.unique_rows, weights, splits)
     static = (group, tuple(positions), plans if train else None)
     acts = Activations(nest(group, positions, rows), residual, static)
     emb = Embeddings(results.token, group)

@@ -27,7 +27,7 @@ class Residual(NamedTuple):
 
     tables: tuple[int, ...]
     rows: list[jax.Array]  # header, unique_rows per table
-    features: list[tuple[GradientPlan, list[jax.Array]]]  # with index, grads and any weights
+    features: list[tuple[GradientPlan, list[jax.Array]]]  # with its operands
 
 
 Rate = float | jax.Array | Callable[[Any], Any]
@@ -220,9 +220,11 @@ def _unstacked(acts: Activations, grads: list[jax.Array]) -> list[Residual]:
     tables = tables_of(acts.plans)
     rows = [acts.header, *acts.unique_rows]
     features = []
-    for plan, index, grad, weights in zip(acts.plans, acts.index, grads, acts.weights, strict=True):
-        operands = [index, grad] if weights is None else [index, grad, weights]
-        features.append((GradientPlan(plan.table, plan.combiner, plan.weighted), operands))
+    operands = zip(acts.index, acts.row_splits, grads, acts.weights, strict=True)
+    for plan, own in zip(acts.plans, operands, strict=True):
+        is_ragged = own[1] is not None
+        gradient = GradientPlan(plan.table, plan.combiner, plan.weighted, is_ragged)
+        features.append((gradient, [operand for operand in own if operand is not None]))
     lead = acts.header.ndim - 1
     if lead == 0:
         return [Residual(tables, rows, features)]

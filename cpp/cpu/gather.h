@@ -33,6 +33,14 @@ inline const float* RowOrMissing(const CpuTable& table, const FeatureInput& feat
   return spare;
 }
 
+// The ids that an output of a feature is made of: one where it is not pooled.
+// feature: FeatureInput or FeatureGradient.
+template <class Feature>
+IdRange IdsOfOutput(const Feature& feature, int64_t output) {
+  if (feature.combiner == Combiner::kNone) return {output, output + 1};
+  return feature.Bag(output);
+}
+
 // Writes outputs [begin, end) of a feature: ids where it is not pooled, bags
 // where it is. rows[i] belongs to id first_id + i. out: [NumOutputRows, dim].
 inline void Gather(const CpuTable& table, const FeatureInput& feature, const int64_t* rows,
@@ -42,8 +50,7 @@ inline void Gather(const CpuTable& table, const FeatureInput& feature, const int
   const int embedding_floats = table.layout().EmbeddingFloats();
   const size_t row_bytes = static_cast<size_t>(dim) * sizeof(float);
   const bool pooled = feature.combiner != Combiner::kNone;
-  const int64_t length = pooled ? feature.bag_length : 1;
-  const int64_t last_id = end * length;
+  const int64_t last_id = begin < end ? IdsOfOutput(feature, end - 1).end : 0;
   std::unique_ptr<float[]> spare(new float[static_cast<size_t>(dim)]);
   // In double: a bag may hold a million ids, and a float sum of them three digits.
   std::unique_ptr<double[]> total_owner(new double[static_cast<size_t>(dim)]);
@@ -52,7 +59,8 @@ inline void Gather(const CpuTable& table, const FeatureInput& feature, const int
     float* target = out + bag * dim;
     BagSums sums;
     if (pooled) std::fill(total, total + dim, 0.0);
-    for (int64_t id = bag * length; id < (bag + 1) * length; ++id) {
+    const IdRange ids = IdsOfOutput(feature, bag);
+    for (int64_t id = ids.begin; id < ids.end; ++id) {
       if (int64_t ahead = id + kAhead; ahead < last_id && rows[ahead - first_id] >= 0) {
         PrefetchRow(table.Row(RowIndex{rows[ahead - first_id]}), embedding_floats);
       }

@@ -3,11 +3,13 @@
 #include <atomic>
 
 #include "core/pool.h"
+#include "cpu/probe_block.h"
 
 namespace dynemb {
 namespace {
 
 Status CheckResidual(const CpuTable& table, const FeatureGradient& gradient, int32_t count) {
+  DYNEMB_RETURN_IF_ERROR(CheckRowSplits(gradient.row_splits));
   std::atomic<bool> valid{true};
   ThreadPool::Shared().ParallelFor(gradient.NumIds(), 65536, [&](int64_t begin, int64_t end) {
     int32_t low = kPadded, high = -1;
@@ -29,7 +31,8 @@ std::vector<float> BagScales(const FeatureGradient& gradient) {
   scales.resize(static_cast<size_t>(gradient.num_bags));
   for (int64_t bag = 0; bag < gradient.num_bags; ++bag) {
     BagSums sums;
-    for (int64_t id = bag * gradient.bag_length; id < (bag + 1) * gradient.bag_length; ++id) {
+    const IdRange ids = gradient.Bag(bag);
+    for (int64_t id = ids.begin; id < ids.end; ++id) {
       if (gradient.index[id] == kPadded) continue;
       sums.Add(gradient.weights == nullptr ? 1.0f : gradient.weights[id]);
     }

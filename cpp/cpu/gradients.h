@@ -56,11 +56,11 @@ void ForEachContribution(const TableGradients& gradients, int32_t low, int32_t h
   for (const GradientSource& source : gradients.sources) {
     const FeatureGradient& gradient = *source.gradient;
     const bool pooled = gradient.combiner != Combiner::kNone;
-    const int64_t length = pooled ? gradient.bag_length : 1;
     const int64_t outputs = pooled ? gradient.num_bags : gradient.NumIds();
-    for (int64_t output = 0, id = 0; output < outputs; ++output) {
+    for (int64_t output = 0; output < outputs; ++output) {
       float bag_scale = pooled ? source.bag_scales[static_cast<size_t>(output)] : 1.0f;
-      for (int64_t end = id + length; id < end; ++id) {
+      const IdRange ids = IdsOfOutput(gradient, output);
+      for (int64_t id = ids.begin; id < ids.end; ++id) {
         int32_t unique = gradient.index[id];
         if (unique < 0) continue;
         if (source.merged != nullptr) unique = source.merged[unique];

@@ -283,7 +283,7 @@ void Count(TableWork& work) {
 Status CpuBackend::Lookup(const Executor&, TokenPair token, const LookupBatch& batch) {
   std::unique_lock<std::shared_mutex> lock(mutex_);
   for (const FeatureInput& feature : batch.features) {
-    DYNEMB_RETURN_IF_ERROR(CheckLengths(feature));
+    DYNEMB_RETURN_IF_ERROR(CheckBags(feature));
   }
   std::vector<TableWork> all;
   for (size_t t = 0; t < batch.tables.size(); ++t) {

@@ -1,5 +1,7 @@
 #include "cpu/probe_block.h"
 
+#include <algorithm>
+
 #include "core/probe.h"
 
 namespace dynemb {
@@ -26,6 +28,32 @@ void LoadKeys(const FeatureInput& feature, int64_t begin, int count, Key* keys) 
   }
 }
 
+// meant[i]: whether id begin + i is no padding.
+void MarkMeant(const FeatureInput& feature, int64_t begin, int count, bool* meant) {
+  switch (feature.padding) {
+    case Padding::kNone:
+      std::fill_n(meant, count, true);
+      return;
+    case Padding::kMask:
+      for (int i = 0; i < count; ++i) meant[i] = feature.mask[begin + i] != 0;
+      return;
+    case Padding::kLengths:
+    case Padding::kSplits:
+      break;
+  }
+  // Each run of so many ids begins with those that are meant.
+  const bool by_length = feature.padding == Padding::kLengths;
+  const int64_t run_length = by_length ? feature.bag_length : feature.row_splits.capacity;
+  int64_t run = begin / run_length, position = begin % run_length;
+  for (int i = 0; i < count; ++i) {
+    meant[i] = position < (by_length ? feature.lengths[run] : feature.row_splits.Used(run));
+    if (++position == run_length) {
+      position = 0;
+      ++run;
+    }
+  }
+}
+
 }  // namespace
 
 Key LoadKey(const FeatureInput& feature, int64_t id) {
@@ -34,7 +62,33 @@ Key LoadKey(const FeatureInput& feature, int64_t id) {
   return key;
 }
 
-Status CheckLengths(const FeatureInput& feature) {
+Status CheckRowSplits(const RowSplits& row_splits) {
+  for (int64_t group = 0; group < row_splits.num_groups; ++group) {
+    const int32_t* split = row_splits.Group(group);
+    const int64_t first = group * (row_splits.num_bags + 1);
+    if (split[0] != 0) {
+      return InvalidArgument("row_splits of Ragged must start at 0, got ", split[0],
+                             " at flat position ", first,
+                             "; pass where each bag begins, and at last where the ids end.");
+    }
+    for (int64_t bag = 1; bag <= row_splits.num_bags; ++bag) {
+      if (split[bag] >= split[bag - 1]) continue;
+      return InvalidArgument("row_splits of Ragged must not decrease, got ", split[bag], " behind ",
+                             split[bag - 1], " at flat position ", first + bag,
+                             "; pass where each bag begins, and at last where the ids end.");
+    }
+    if (row_splits.Used(group) > row_splits.capacity) {
+      return InvalidArgument("row_splits of Ragged must end within its ids, of which there are ",
+                             row_splits.capacity, ", got ", row_splits.Used(group),
+                             " at flat position ", first + row_splits.num_bags,
+                             "; pass more ids or fewer bags.");
+    }
+  }
+  return Status();
+}
+
+Status CheckBags(const FeatureInput& feature) {
+  if (feature.padding == Padding::kSplits) return CheckRowSplits(feature.row_splits);
   if (feature.padding != Padding::kLengths) return Status();
   for (int64_t bag = 0; bag < feature.num_bags; ++bag) {
     int32_t length = feature.lengths[bag];
@@ -53,19 +107,7 @@ uint64_t ProbeBlock(const IndexView& index, const FeatureInput& feature, int64_t
   KeyHash hashes[kBlock];
   bool valid[kBlock];
   LoadKeys(feature, begin, count, keys);
-  if (feature.padding == Padding::kNone) {
-    for (int i = 0; i < count; ++i) valid[i] = true;
-  } else {
-    int64_t bag = begin / feature.bag_length;
-    int64_t position = begin % feature.bag_length;
-    for (int i = 0; i < count; ++i) {
-      valid[i] = feature.Valid(bag, position);
-      if (++position == feature.bag_length) {
-        position = 0;
-        ++bag;
-      }
-    }
-  }
+  MarkMeant(feature, begin, count, valid);
 
   // Three sweeps: each one asks memory for what the next one reads.
   uint64_t checksum = 0;

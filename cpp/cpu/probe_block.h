@@ -23,8 +23,11 @@ inline constexpr int64_t kRowMissing = -3;
 // Key at position `id` of the feature.
 Key LoadKey(const FeatureInput& feature, int64_t id);
 
-// kInvalidArgument if a length lies outside [0, bag_length].
-Status CheckLengths(const FeatureInput& feature);
+// kInvalidArgument if a length lies outside [0, bag_length], or row_splits are wrong.
+Status CheckBags(const FeatureInput& feature);
+
+// kInvalidArgument unless each group's splits rise from 0 to at most its capacity.
+Status CheckRowSplits(const RowSplits& row_splits);
 
 // rows[i] = row number, kRowMissing or kRowPadded of id begin + i, for i < count
 // <= kBlock. Returns a checksum that depends on each key and its position.

@@ -170,6 +170,7 @@ __device__ inline bool IsMeant(const FeatureParam& feature, int64_t id) {
       return id % feature.bag_length < feature.lengths[id / feature.bag_length];
     case Padding::kMask:
       return feature.mask[id] != 0;
+    case Padding::kSplits:  // refused before it gets here
     case Padding::kNone:
       break;
   }

@@ -78,6 +78,22 @@ const uint8_t* ArgCursor::NextBool(int64_t count) {
 const uint64_t* ArgCursor::NextPairs(int64_t count) {
   return static_cast<const uint64_t*>(NextTyped(xffi::DataType::U32, 2 * count));
 }
+RowSplits ArgCursor::NextRowSplits(std::span<const int64_t> ids_shape) {
+  const xffi::AnyBuffer buffer = NextAny();
+  if (!status_.ok()) return {};
+  std::span<const int64_t> shape(buffer.dimensions().begin(), buffer.dimensions().size());
+  RowSplits row_splits;
+  if (ids_shape.empty() || shape.size() != ids_shape.size() || shape.back() < 1) {
+    Fail(ShortFrame());
+    return {};
+  }
+  row_splits.capacity = ids_shape.back();
+  row_splits.num_bags = shape.back() - 1;
+  row_splits.num_groups = BagsOf(ids_shape, true).num_bags;
+  Fail(CheckBuffer(buffer, xffi::DataType::S32, row_splits.num_groups * shape.back()));
+  row_splits.splits = static_cast<const int32_t*>(buffer.untyped_data());
+  return row_splits;
+}
 
 void* RetCursor::NextTyped(xffi::DataType type, int64_t count) {
   auto buffer = rets_.get<xffi::AnyBuffer>(at_++);
@@ -147,6 +163,11 @@ Status ReadFeatures(const Backend& backend, int64_t num_features, PlanCursor& pl
     feature.mask = nullptr;
     if (feature.padding == Padding::kLengths) feature.lengths = args.NextS32(feature.num_bags);
     if (feature.padding == Padding::kMask) feature.mask = args.NextBool(feature.NumIds());
+    if (feature.padding == Padding::kSplits) {
+      feature.row_splits = args.NextRowSplits(dims);
+      feature.num_bags = feature.row_splits.num_groups * feature.row_splits.num_bags;
+      feature.bag_length = 1;
+    }
     feature.weights = weighted ? args.NextF32(feature.NumIds()) : nullptr;
     feature.scores = scored ? args.NextPairs(feature.NumIds()) : nullptr;
   }

@@ -47,6 +47,8 @@ class ArgCursor {
   const uint8_t* NextBool(int64_t count);
   // 64-bit numbers as uint32 pairs: [count, 2].
   const uint64_t* NextPairs(int64_t count);
+  // Row splits [..., num_bags + 1] for ids of this shape, [..., capacity].
+  RowSplits NextRowSplits(std::span<const int64_t> ids_shape);
 
   const Status& status() const { return status_; }
   void Fail(Status status) {
@@ -87,8 +89,8 @@ struct BagShape {
 BagShape BagsOf(std::span<const int64_t> dims, bool bagged);
 
 // Reads the features of a lookup or find: plan per feature
-// [table, combiner, wide, padding, weighted, scored], operands keys, lengths or
-// mask, weights, scores [..., 2], where there are any.
+// [table, combiner, wide, padding, weighted, scored], operands keys, lengths, mask
+// or row splits, weights, scores [..., 2], where there are any.
 Status ReadFeatures(const Backend& backend, int64_t num_features, PlanCursor& plan, ArgCursor& args,
                     std::vector<FeatureInput>* features);
 

@@ -19,6 +19,7 @@ Status ReadResidual(const Backend& backend, PlanCursor& plan, ArgCursor& args,
     gradient.table = static_cast<int>(plan.Next());
     gradient.combiner = static_cast<Combiner>(plan.Next());
     const bool weighted = plan.Next() != 0;
+    const bool ragged = plan.Next() != 0;
     if (gradient.table < 0 || static_cast<size_t>(gradient.table) >= backend.configs().size()) {
       return InvalidArgument("a plan names table ", gradient.table, " of ",
                              backend.configs().size(), "; reinstall dynemb_jax.");
@@ -30,9 +31,14 @@ Status ReadResidual(const Backend& backend, PlanCursor& plan, ArgCursor& args,
     if (index.element_type() != xffi::DataType::S32) {
       return InvalidArgument("update: index is not int32; pass the Activations of lookup.");
     }
-    BagShape shape = BagsOf({index.dimensions().begin(), index.dimensions().size()}, pooled);
+    std::span<const int64_t> dims(index.dimensions().begin(), index.dimensions().size());
+    BagShape shape = BagsOf(dims, pooled && !ragged);
     gradient.num_bags = shape.num_bags;
     gradient.bag_length = shape.bag_length;
+    if (ragged) {
+      gradient.row_splits = args.NextRowSplits(dims);
+      gradient.num_bags = gradient.row_splits.num_groups * gradient.row_splits.num_bags;
+    }
     gradient.index = static_cast<const int32_t*>(index.untyped_data());
     gradient.grads = args.NextF32((pooled ? gradient.num_bags : gradient.NumIds()) * dim);
     gradient.weights = weighted ? args.NextF32(gradient.NumIds()) : nullptr;

@@ -8,9 +8,9 @@
 namespace dynemb {
 
 // plan:     [lookups, per lookup: tables, table ..., features, per feature:
-//            table, combiner, weighted]
-// operands: per lookup: header, per table unique_rows, per feature index, grads and,
-//           where there are any, weights
+//            table, combiner, weighted, ragged]
+// operands: per lookup: header, per table unique_rows, per feature index, row splits
+//           where it was pooled by them, grads and, where there are any, weights
 Status ReadResiduals(const Backend& backend, PlanCursor& plan, ArgCursor& args,
                      std::vector<LookupResidual>* lookups);
 

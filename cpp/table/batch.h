@@ -14,10 +14,37 @@ namespace dynemb {
 // says: int32 -1 is the key of all ones.
 enum class KeyFormat : int32_t { kInt32 = 0, kUint32 = 1, kBits64 = 2 };
 
-enum class Padding : int32_t { kNone = 0, kLengths = 1, kMask = 2 };
+enum class Padding : int32_t { kNone = 0, kLengths = 1, kMask = 2, kSplits = 3 };
+
+// Ids [begin, end) of a feature.
+struct IdRange {
+  int64_t begin;
+  int64_t end;
+};
+
+// Bags of any lengths, one behind the other: in a group of `capacity` ids, bag b is
+// [splits[b], splits[b + 1]), and ids from the last split on are padding.
+struct RowSplits {
+  const int32_t* splits = nullptr;  // [num_groups, num_bags + 1]; null: there are none
+  int64_t num_groups = 0;
+  int64_t num_bags = 0;  // of a group
+  int64_t capacity = 0;  // ids of a group
+
+  int64_t NumIds() const { return num_groups * capacity; }
+  const int32_t* Group(int64_t group) const { return splits + group * (num_bags + 1); }
+  // Position in its group at which the padding of a group begins.
+  int64_t Used(int64_t group) const { return Group(group)[num_bags]; }
+  // Bags are counted through all groups.
+  IdRange Bag(int64_t bag) const {
+    const int64_t group = bag / num_bags;
+    const int32_t* split = Group(group) + bag % num_bags;
+    return {group * capacity + split[0], group * capacity + split[1]};
+  }
+};
 
 // One feature: `num_bags` bags of `bag_length` ids each. Not pooled: bag_length
-// still is the last axis where lengths pad, 1 otherwise.
+// still is the last axis where lengths pad, 1 otherwise. With row_splits their
+// bags and ids count, and bag_length is 1.
 struct FeatureInput {
   int table;  // position in the group
   Combiner combiner;
@@ -31,19 +58,15 @@ struct FeatureInput {
   const float* weights;    // [num_bags, bag_length] or null
   // [num_bags, bag_length] or null: for a table of custom scores.
   const uint64_t* scores = nullptr;
+  RowSplits row_splits = {};  // where padding is kSplits
 
-  int64_t NumIds() const { return num_bags * bag_length; }
+  int64_t NumIds() const {
+    return row_splits.splits == nullptr ? num_bags * bag_length : row_splits.NumIds();
+  }
   int64_t NumOutputRows() const { return combiner == Combiner::kNone ? NumIds() : num_bags; }
-  bool Valid(int64_t bag, int64_t position) const {
-    switch (padding) {
-      case Padding::kLengths:
-        return position < lengths[bag];
-      case Padding::kMask:
-        return mask[bag * bag_length + position] != 0;
-      case Padding::kNone:
-        break;
-    }
-    return true;
+  IdRange Bag(int64_t bag) const {
+    if (row_splits.splits != nullptr) return row_splits.Bag(bag);
+    return {bag * bag_length, (bag + 1) * bag_length};
   }
 };
 
@@ -87,11 +110,18 @@ struct FeatureGradient {
   Combiner combiner;
   int64_t num_bags;
   int64_t bag_length;
-  const int32_t* index;  // [num_bags, bag_length] from lookup
-  const float* weights;  // as in lookup, or null
-  const float* grads;    // [rows of the output, dim]
+  const int32_t* index;       // [num_bags, bag_length] from lookup
+  const float* weights;       // as in lookup, or null
+  const float* grads;         // [rows of the output, dim]
+  RowSplits row_splits = {};  // as in lookup, where it was pooled by them
 
-  int64_t NumIds() const { return num_bags * bag_length; }
+  int64_t NumIds() const {
+    return row_splits.splits == nullptr ? num_bags * bag_length : row_splits.NumIds();
+  }
+  IdRange Bag(int64_t bag) const {
+    if (row_splits.splits != nullptr) return row_splits.Bag(bag);
+    return {bag * bag_length, (bag + 1) * bag_length};
+  }
 };
 
 // What one lookup left for the update.

@@ -8,6 +8,7 @@ over a bag, and y = v without pooling. W lives in the engine, so its cotangent i
        differentiated, weighted features fetch unpooled rows and pool them here.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -18,32 +19,58 @@ import jax.numpy as jnp
 from dynemb_jax._primitives.features import COMBINER_CODES, FeaturePlan
 from dynemb_jax._primitives.find import find
 from dynemb_jax._primitives.lookup import LookupResults, lookup
-from dynemb_jax.inputs import PADDING_LENGTHS, FeatureIds
+from dynemb_jax.inputs import PADDING_MASK, PADDING_SPLITS, FeatureIds
 
 _CANCELLED = 2.0**-20  # kCancelled of core/pool.h
 _SUM, _MEAN, _SQRTN = (COMBINER_CODES[name] for name in ("sum", "mean", "sqrtn"))
 
-# One feature: (ids, lengths or mask or None, scores or None), its weights or None, its tap or None.
+# One feature: (ids; lengths, mask, row splits or None; scores or None), its weights or None, its
+# tap or None.
 Ids = tuple[jax.Array, jax.Array | None, jax.Array | None]
 Verb = Callable[..., Any]
 
 
-def pool(rows: jax.Array, weights: jax.Array, valid: jax.Array, combiner: int) -> jax.Array:
+Reduce = Callable[[jax.Array], jax.Array]  # (..., L, n) to sums over each bag, (..., n)
+
+
+def pool(
+    rows: jax.Array, weights: jax.Array, valid: jax.Array, combiner: int, reduce: Reduce
+) -> jax.Array:
     """Pools rows (..., L, dim) with weights (..., L) where valid; the formulas of core/pool.h."""
-    used = jnp.where(valid, weights, 0.0)
-    total = jnp.sum(used[..., None] * jnp.where(valid[..., None], rows, 0.0), axis=-2)
+    used = jnp.where(valid, weights, 0.0)[..., None]
+    total = reduce(used * jnp.where(valid[..., None], rows, 0.0))
     if combiner == _SUM:
         return total
     if combiner == _MEAN:
-        divisor = jnp.sum(used, axis=-1)
-        cancelled = jnp.abs(divisor) <= _CANCELLED * jnp.sum(jnp.abs(used), axis=-1)
+        divisor = reduce(used)
+        cancelled = jnp.abs(divisor) <= _CANCELLED * reduce(jnp.abs(used))
         divisor = jnp.where(cancelled, 0.0, divisor)
     else:
-        squares = jnp.sum(used * used, axis=-1)
+        squares = reduce(used * used)
         # The inner where keeps sqrt's infinite slope at 0 out of the gradient.
         divisor = jnp.where(squares == 0, 0.0, jnp.sqrt(jnp.where(squares == 0, 1.0, squares)))
-    safe = jnp.where(divisor == 0, 1.0, divisor)
-    return jnp.where((divisor == 0)[..., None], 0.0, total / safe[..., None])
+    return jnp.where(divisor == 0, 0.0, total / jnp.where(divisor == 0, 1.0, divisor))
+
+
+def _sum_last(terms: jax.Array) -> jax.Array:
+    return jnp.sum(terms, axis=-2)
+
+
+def _sum_bags(terms: jax.Array, splits: jax.Array) -> jax.Array:
+    """Sums of terms (..., capacity, n) over bags given by splits (..., B + 1): (..., B, n)."""
+    lead, num_bags = splits.shape[:-1], splits.shape[-1] - 1
+    capacity, columns = terms.shape[-2:]
+
+    def one(terms: jax.Array, splits: jax.Array) -> jax.Array:
+        places = jnp.arange(capacity, dtype=splits.dtype)
+        bags = jnp.searchsorted(splits, places, side="right") - 1
+        # One bag more takes the padding.
+        sums = jax.ops.segment_sum(terms, bags, num_bags + 1, indices_are_sorted=True)
+        return sums[:num_bags]
+
+    groups = math.prod(lead)
+    flat = terms.reshape(groups, capacity, columns), splits.reshape(groups, num_bags + 1)
+    return jax.vmap(one)(*flat).reshape(*lead, num_bags, columns)
 
 
 def _valid(plan: FeaturePlan, ids: Ids) -> jax.Array:
@@ -51,10 +78,11 @@ def _valid(plan: FeaturePlan, ids: Ids) -> jax.Array:
     shape = plan.index_shape(array.shape)
     if pad is None:
         return jnp.ones(shape, bool)
-    if plan.padding == PADDING_LENGTHS:
-        position = jax.lax.broadcasted_iota(jnp.int32, shape, len(shape) - 1)
-        return position < jnp.broadcast_to(jnp.expand_dims(pad, -1), shape)
-    return pad
+    if plan.padding == PADDING_MASK:
+        return pad
+    ends = pad[..., -1] if plan.padding == PADDING_SPLITS else pad
+    position = jax.lax.broadcasted_iota(jnp.int32, shape, len(shape) - 1)
+    return position < jnp.broadcast_to(jnp.expand_dims(ends, -1), shape)
 
 
 def _operands(
@@ -120,11 +148,11 @@ def _lookup_fwd(
     for plan, feature_ids, weight, row in zip(plans, ids, weights, results.rows, strict=True):
         pullback = None
         if _is_pooled_by_jax(plan):
-            valid = _valid(plan, feature_ids)
-            row, pullback = jax.vjp(
-                lambda w, row=row, valid=valid, plan=plan: pool(row, w, valid, plan.combiner),
-                weight,
-            )
+            valid, reduce = _valid(plan, feature_ids), _sum_last
+            if plan.padding == PADDING_SPLITS:
+                reduce = partial(_sum_bags, splits=feature_ids[1])
+            weighted = partial(pool, row, valid=valid, combiner=plan.combiner, reduce=reduce)
+            row, pullback = jax.vjp(weighted, weight)
         rows.append(row)
         pullbacks.append(pullback)
     has_tap = tuple(None if tap is None else jnp.zeros((0,)) for tap in taps)

@@ -20,6 +20,7 @@ class FeaturePlan(NamedTuple):
     padding: int
     weighted: bool
     scored: bool
+    num_bags: int | None = None  # that row splits make of the last axis of the ids
     evicted: bool = False  # the keys that its table evicts are asked for
 
     def native(self) -> tuple[int, ...]:
@@ -29,7 +30,7 @@ class FeaturePlan(NamedTuple):
 
     @property
     def num_operands(self) -> int:
-        """Ids, then lengths or mask, then weights, then scores (uint32 pairs)."""
+        """Ids, then lengths, mask or row splits, then weights, then scores (uint32 pairs)."""
         return 1 + (self.padding != PADDING_NONE) + self.weighted + self.scored
 
     def index_shape(self, ids_shape: Sequence[int]) -> tuple[int, ...]:
@@ -39,7 +40,10 @@ class FeaturePlan(NamedTuple):
     def rows_shape(self, ids_shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of the rows that come back."""
         shape = self.index_shape(ids_shape)
-        return (*(shape[:-1] if self.combiner else shape), self.dim)
+        if not self.combiner:
+            return (*shape, self.dim)
+        bags = () if self.num_bags is None else (self.num_bags,)
+        return (*shape[:-1], *bags, self.dim)
 
 
 def split(features: Sequence[FeaturePlan], operands: Sequence[Any]) -> list[tuple[Any, ...]]:

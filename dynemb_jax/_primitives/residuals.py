@@ -12,6 +12,7 @@ class GradientPlan(NamedTuple):
     table: int
     combiner: int
     weighted: bool
+    ragged: bool  # pooled by row splits
 
 
 class ResidualPlan(NamedTuple):
@@ -27,8 +28,9 @@ class ResidualPlan(NamedTuple):
 
     @property
     def num_operands(self) -> int:
-        """Header, unique_rows per table, index, grads and any weights per feature."""
-        return 1 + len(self.tables) + sum(2 + feature.weighted for feature in self.features)
+        """Header, unique_rows per table; per feature index, row splits, grads, weights."""
+        counts = [2 + feature.weighted + feature.ragged for feature in self.features]
+        return 1 + len(self.tables) + sum(counts)
 
 
 def native(lookups: Sequence[ResidualPlan]) -> tuple[int, ...]:

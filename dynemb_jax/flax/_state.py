@@ -5,7 +5,7 @@ there are is static, so a forgotten update is found while tracing. Lookup number
 number i: taps are made beforehand by running the model abstractly on a *recording* state.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -110,6 +110,24 @@ def check_applied(state: TableState, path: str, words: Words) -> None:
             f"never applied; call {words.apply_gradients} after each gradient, or "
             f"{words.discard} to go on without the update."
         )
+
+
+def check_separate(groups: Mapping[str, Any]) -> None:
+    """Raises StaleStateError if two modules look up the same tables in one step.
+
+    Args:
+        groups: the group of tables of each module that looks up for training, by its name.
+    """
+    first: dict[Any, str] = {}
+    for name, group in groups.items():
+        other = first.setdefault(group, name)
+        if other != name:
+            raise StaleStateError(
+                f"{other} and {name} are two DynamicEmbed on one Embeddings ({group!r}), and a "
+                "training lookup of one leaves the other with a state that is no longer current; "
+                "make one DynamicEmbed and call it in both places, or give each tables of its own "
+                "with dynemb_jax.create."
+            )
 
 
 def zeros_like_rows(rows: Sequence[Any]) -> tuple[Any, ...]:

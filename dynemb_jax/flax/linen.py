@@ -225,19 +225,25 @@ def make_taps(model: nn.Module, variables: Any, *args: Any, **kwargs: Any) -> An
         The collection "dynemb_taps", to differentiate the loss for.
 
     Raises:
-        StaleStateError: lookups of the step before were never applied.
+        StaleStateError: lookups of the step before were never applied, or two modules look up the
+            same tables.
     """
     parts = _parts(variables.get(COLLECTION) if isinstance(variables, Mapping) else variables)
     _check_applied(parts)
     mutable = flax.core.scope.union_filters(kwargs.pop("mutable", COLLECTION), COLLECTION)
     record = _nested({path: {_TAPS_NAME: _Recording()} for path in parts}, {})
 
+    groups = {}
+
     def run(variables: Any) -> dict[tuple[str, ...], Any]:
         _, changed = model.apply({**variables, TAPS: record}, *args, mutable=mutable, **kwargs)
         after = _parts(changed[COLLECTION])
+        for path, part in after.items():
+            groups.update({_name(path): acts.group for acts in part.get(_ACTS, ())})
         return {path: [acts.rows for acts in part.get(_ACTS, ())] for path, part in after.items()}
 
     rows = jax.eval_shape(run, dict(variables))
+    _state.check_separate(groups)
     taps = {path: {_TAPS_NAME: _state.zeros_like_rows(r)} for path, r in rows.items() if r}
     return _nested(taps, variables[COLLECTION])
 

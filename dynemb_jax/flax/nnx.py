@@ -58,7 +58,8 @@ class DynamicEmbed(nnx.Module):
     ``model.eval()`` makes its calls read only, ``model.train()`` lets them insert and learn.
 
     Copies of the module (``nnx.clone``, ``nnx.merge``) share the tables, and one of them at a time
-    may train: the others become stale. The tables live until
+    may train: the others become stale. So it is with two modules made of one Embeddings: make one,
+    and call it in both places. The tables live until
     ``dynemb_jax.close(module.embeddings)``, or until no module, Embeddings or compiled function
     refers to them.
     """
@@ -163,7 +164,8 @@ def make_taps(f: Callable[..., Any], model: Any, *args: Any) -> None:
         *args: as ``f`` will get them.
 
     Raises:
-        StaleStateError: lookups of the step before were never applied.
+        StaleStateError: lookups of the step before were never applied, or two modules look up the
+            same tables.
     """
     states = _states(model)
     for path, state in states.items():
@@ -181,6 +183,8 @@ def make_taps(f: Callable[..., Any], model: Any, *args: Any) -> None:
         return [[acts.rows for acts in state.acts] for state in _states(copy).values()]
 
     rows = jax.eval_shape(run, variables)
+    looked_up = zip(states.items(), rows, strict=True)
+    _state.check_separate({_name(path): s.embeddings.group for (path, s), r in looked_up if r})
     taps = {path: _state.zeros_like_rows(r) for path, r in zip(states, rows, strict=True)}
     _set(model, states, taps)
 

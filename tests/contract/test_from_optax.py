@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import dynemb_jax as dj
-from dynemb_jax.group import refuse_optimizers
+from dynemb_jax.group import refuse_on_gpu
 from tests.twin import assert_close, create, random_grads
 
 pytestmark = pytest.mark.usefixtures("cpu_only")
@@ -147,9 +147,9 @@ def test_an_impossible_option_is_refused_by_its_name(option, value):
 def test_a_gpu_does_not_have_it_yet_and_says_so():
     rule = dj.optimizers.from_optax(optax.sgd(0.1))
 
-    refuse_optimizers("cpu", (dj.TableConfig("items", 4, optimizer=rule),))
+    refuse_on_gpu("cpu", (dj.TableConfig("items", 4, optimizer=rule),))
     with pytest.raises(NotImplementedError, match=r"items.*FromOptax.*JAX_PLATFORMS=cpu"):
-        refuse_optimizers("gpu", (dj.TableConfig("items", 4, optimizer=rule),))
+        refuse_on_gpu("gpu", (dj.TableConfig("items", 4, optimizer=rule),))
 
 
 def test_names_of_state_are_the_shortest_that_tell_parts_apart():

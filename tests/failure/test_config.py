@@ -67,6 +67,7 @@ def test_what_is_not_there_yet_says_so_by_name(option):
 
 IMPOSSIBLE = {
     "evict without a policy": ({"on_full": "evict"}, "write e.g. eviction=dynemb_jax.eviction.lru"),
+    "drop without a bound": ({"on_full": "drop"}, "write max_bytes=.*leave on_full out"),
     "a policy without a bound": ({"eviction": dj.eviction.lru()}, "write max_rows"),
     "the function, not its policy": ({"eviction": dj.eviction.lru}, "write e.g. eviction"),
     "more rows at first than ever": (

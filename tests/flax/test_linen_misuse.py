@@ -9,6 +9,7 @@ from tests.flax.reference import FEATURES, LABELS, ids
 from tests.twin import create
 
 pytest.importorskip("flax")
+import flax.linen as nn
 import optax
 
 import dynemb_jax.flax.linen as djlinen
@@ -66,6 +67,38 @@ def test_a_forgotten_update_is_noticed_by_the_next_lookup(made):
 
     with pytest.raises(dj.errors.StaleStateError, match="apply_gradients"):
         model.apply(later, ids(0), mutable="dynemb")
+
+
+class Two(nn.Module):
+    left: djlinen.DynamicEmbed
+    right: djlinen.DynamicEmbed
+
+    def __call__(self, ids):
+        return self.left(ids)["item"] + self.right(ids)["item"]
+
+
+def test_two_modules_on_one_embeddings_are_told_to_be_one():
+    emb = dj.create(FEATURES)
+    model = Two(djlinen.DynamicEmbed(emb), djlinen.DynamicEmbed(emb))
+    variables = model.init(jax.random.key(0), ids(0))
+
+    with pytest.raises(dj.errors.StaleStateError, match=r"left and right.*make one DynamicEmbed"):
+        djlinen.make_taps(model, variables, ids(0))
+
+    assert dj.stats(emb)["items"].lookups == 0
+
+
+def test_one_module_in_two_places_works():
+    shared = djlinen.DynamicEmbed(dj.create(FEATURES))
+    model = Two(shared, shared)
+    variables = model.init(jax.random.key(0), ids(0))
+
+    taps = djlinen.make_taps(model, variables, ids(0))
+    _, changed = model.apply({**variables, "dynemb_taps": taps}, ids(0), mutable="dynemb")
+    tables = djlinen.apply_gradients(changed["dynemb"], taps)
+
+    ((name, part),) = tables.items()
+    assert dj.stats(getattr(model, name).embeddings(part))["items"].updates == 1
 
 
 def test_a_discarded_step_is_no_forgotten_update(made):

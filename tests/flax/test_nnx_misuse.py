@@ -1,6 +1,7 @@
 """Mistakes with the module of NNX have an error that says what to do."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 import dynemb_jax as dj
@@ -127,6 +128,42 @@ def test_a_token_that_was_changed_is_noticed(change):
 
     with pytest.raises(dj.errors.StaleStateError, match="resync"):
         train_step(model, optimizer, *BATCH)
+
+
+class Two(nnx.Module):
+    """Two modules on one Embeddings, or one module under two names."""
+
+    def __init__(self, emb, shared, second_trains=True):
+        self.left = djnnx.DynamicEmbed(emb)
+        self.right = self.left if shared else djnnx.DynamicEmbed(emb)
+        self.second_trains = second_trains
+
+    def __call__(self, ids):
+        return self.left(ids)["item"] + self.right(ids, train=self.second_trains)["item"]
+
+
+def two_loss(model, ids, labels):
+    return jnp.mean((model(ids).sum(-1) - labels) ** 2)
+
+
+def test_two_modules_on_one_embeddings_are_told_to_be_one():
+    model = Two(dj.create(FEATURES), shared=False)
+
+    with pytest.raises(dj.errors.StaleStateError, match=r"left and right.*make one DynamicEmbed"):
+        djnnx.value_and_grad(two_loss)(model, *BATCH)
+
+    assert dj.stats(model.left.embeddings)["items"].lookups == 0
+
+
+@pytest.mark.parametrize(("shared", "second_trains"), [(True, True), (False, False)])
+def test_one_module_in_two_places_and_a_second_one_that_reads_only_work(shared, second_trains):
+    model = Two(dj.create(FEATURES), shared, second_trains)
+
+    for _ in range(2):
+        _, grads = djnnx.value_and_grad(two_loss)(model, *BATCH)
+        djnnx.apply_gradients(model, grads)
+
+    assert dj.stats(model.left.embeddings)["items"].updates == 2
 
 
 def test_a_copy_left_behind_by_training_is_stale():

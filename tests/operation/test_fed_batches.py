@@ -81,10 +81,24 @@ def test_a_single_64_bit_integer_becomes_one_of_32_bits(value):
     assert (out.shape, int(out)) == ((), int(value))
 
 
-@pytest.mark.parametrize("value", [np.int64(2**31), np.uint64(2**32), np.array(-(2**40))])
+@pytest.mark.parametrize(
+    "value", [np.int64(2**31), np.uint64(2**32), np.array(-(2**40)), 2**31, -(2**31) - 1, 2**70]
+)
 def test_a_single_integer_beyond_32_bits_is_refused_by_name(value):
     with pytest.raises(dj.errors.InputError, match=r"batch\['step'\] must fit into 32 bits.*keys"):
         fed({"step": value})
+
+
+@pytest.mark.parametrize("value", [2**31 - 1, -(2**31), True])
+def test_an_integer_of_python_within_32_bits_passes(value):
+    assert int(fed({"step": value})["step"]) == value
+
+
+def test_an_integer_beyond_64_bits_is_refused_when_x64_is_on():
+    with jax.enable_x64(True):
+        assert int(fed({"step": 2**40})["step"]) == 2**40
+        with pytest.raises(dj.errors.InputError, match=r"batch\['step'\] must fit into 64 bits"):
+            fed({"step": 2**63})
 
 
 def test_integers_stay_what_they_are_when_x64_is_on():

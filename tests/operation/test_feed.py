@@ -232,6 +232,23 @@ def test_close_wakes_a_consumer_that_waits():
     assert out.get(timeout=PATIENCE) == []
 
 
+def test_close_wakes_a_consumer_while_it_waits_for_the_source_itself():
+    gate, out = Gate(), queue.SimpleQueue()
+    feed = dj.feed(gate.batches())
+    assert gate.entered.wait(PATIENCE)
+    consumer = threading.Thread(target=lambda: out.put(list(feed)))
+    closer = threading.Thread(target=feed.close, kwargs={"wait_seconds": PATIENCE})
+    consumer.start()
+    closer.start()
+
+    assert out.get(timeout=PATIENCE / 2) == []  # the source still blocks
+
+    assert closer.is_alive()
+    gate.opened.set()
+    closer.join(PATIENCE)
+    consumer.join(PATIENCE)
+
+
 @pytest.mark.parametrize("depth", [0, -1, 1.5, None, True, "2"])
 def test_a_depth_that_is_none_is_refused(depth):
     with pytest.raises(dj.errors.ConfigError, match=r"depth must be .*got .*write depth=2"):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dynemb_jax as dj
-from tests.oracle import row_init
+from tests.oracle import ragged, row_init
 from tests.oracle.dict_table import DictTable
 from tests.oracle.pooling import COMBINERS, pool, pool_vjp
 from tests.plugins import OPTIMIZERS
@@ -22,13 +22,16 @@ IDS = st.one_of(st.integers(0, 5), st.sampled_from(SPECIAL_KEYS), st.integers(-(
 
 @dataclass
 class Case:
-    """One feature and its batch. present and weights are None when nothing is declared."""
+    """One feature and its batch. present and weights are None when nothing is declared.
+
+    splits are lengths [...] for padding "lengths", row splits for "splits".
+    """
 
     table: str
     combiner: str | None
     ids: np.ndarray
     padding: str | None
-    lengths: np.ndarray | None
+    splits: np.ndarray | None
     present: np.ndarray | None
     weights: np.ndarray | None
     form: str
@@ -39,9 +42,11 @@ class Case:
     def input(self, weights):
         """The leaf that goes into lookup."""
         ids = keys(self.ids) if self.form == "keys" else self.ids.astype(np.int64)
+        if self.padding == "splits":
+            return dj.Ragged(ids, self.splits, weights)
         options = {}
         if self.padding == "lengths":
-            options["lengths"] = self.lengths
+            options["lengths"] = self.splits
         elif self.padding == "mask":
             options["mask"] = self.present
         if weights is not None:
@@ -53,16 +58,22 @@ class Case:
 def cases(draw):
     combiner = draw(st.sampled_from([None, *COMBINERS]))
     rank = draw(st.integers(0 if combiner is None else 1, 3))
-    shape = tuple(draw(st.integers(0, 3)) for _ in range(rank))
+    shape = tuple(draw(st.integers(0, 3 if rank > 1 else 9)) for _ in range(rank))
     count = int(np.prod(shape))
     ids = draw(st.lists(IDS, min_size=count, max_size=count))
     ids = np.array(ids, object).reshape(shape)
     weighted = combiner is not None and draw(st.booleans())
-    # Weights come with Padded, and Padded says what is padding.
+    # Weights come with Padded or Ragged, which say what is padding.
     choices = ["lengths", "mask"] if weighted else [None, "lengths", "mask"]
+    is_cpu = jax.config.jax_default_device.platform == "cpu"  # a GPU has no Ragged yet
+    choices += ["splits"] if rank == 1 and is_cpu else []
     padding = draw(st.sampled_from(choices)) if rank else None
     lengths = present = weights = None
-    if padding == "lengths":
+    if padding == "splits":
+        bounds = draw(st.lists(st.integers(0, count), max_size=4))
+        lengths = np.array([0, *sorted(bounds)], np.int32)
+        present = np.arange(count) < lengths[-1]
+    elif padding == "lengths":
         n = draw(st.lists(st.integers(0, shape[-1]), min_size=count, max_size=count))
         rows = int(np.prod(shape[:-1]))
         lengths = np.resize(np.array([*n, 0], np.int32), rows).reshape(shape[:-1])
@@ -106,6 +117,10 @@ def reference(case, table, ct):
     present = np.ones(shape, bool) if case.present is None else case.present
     if case.combiner is None:
         return values * present[..., None], ct * present[..., None], None
+    if case.padding == "splits":
+        given = (case.splits, case.weights)
+        rows = ragged.pool(case.combiner, values, *given)
+        return rows, *ragged.pool_vjp(case.combiner, values, ct, *given)
     rows = pool(case.combiner, values, present, case.weights)
     return rows, *pool_vjp(case.combiner, values, ct, present, case.weights)
 
