@@ -1,4 +1,4 @@
-"""Every kernel once or twice on small sizes, checked; to run under compute-sanitizer.
+r"""Every kernel once or twice on small sizes, checked; to run under compute-sanitizer.
 
 compute-sanitizer --tool memcheck|racecheck --error-exitcode 1 python3 tools/gpu_exercise.py
 """
