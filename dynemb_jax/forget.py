@@ -89,8 +89,8 @@ def shrink(emb: Embeddings) -> tuple[Embeddings, dict[str, int]]:
     group = wait(emb, "shrink")
     if group.device.platform != "cpu":
         raise NotImplementedError(
-            "shrink is not available yet on a GPU; save what you need with dynemb_jax.get and create "
-            "smaller tables, or run with JAX_PLATFORMS=cpu."
+            "shrink is not available yet on a GPU; carry rows over to smaller tables with "
+            "dynemb_jax.get and assign, or run with JAX_PLATFORMS=cpu."
         )
     version = int(np.asarray(emb.token)[0])
     with typed():

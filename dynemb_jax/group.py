@@ -189,8 +189,8 @@ def refuse_on_gpu(platform: str, tables: tuple[TableConfig, ...]) -> None:
         for is_asked, what, instead in missing:
             if is_asked:
                 raise NotImplementedError(
-                    f"table {table.name!r}: {what} is not available yet on a GPU; {instead}, or run "
-                    "with JAX_PLATFORMS=cpu."
+                    f"table {table.name!r}: {what} is not available yet on a GPU; {instead}, or "
+                    "run with JAX_PLATFORMS=cpu."
                 )
 
 

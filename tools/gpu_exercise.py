@@ -1,7 +1,10 @@
-"""Every kernel once or twice on small sizes, checked; to run under compute-sanitizer.
+rr"""Every kernel once or twice on small sizes, checked; to run under compute-sanitizer.
 
-compute-sanitizer --tool memcheck|racecheck --error-exitcode 1 python3 tools/gpu_exercise.py
+compute-sanitizer --tool memcheck|racecheck --error-exitcode 1 \
+    python3 tools/gpu_exercise.py [bounded] [shapes]
 """
+
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -53,9 +56,8 @@ def exercise_bounded_tables() -> None:
             dj.close(emb)
 
 
-def main() -> None:
+def exercise_shapes() -> None:
     """Trains tables of several shapes through growth, hot keys, erasure and assignment."""
-    exercise_bounded_tables()
     rng = np.random.default_rng(0)
     optimizers = [
         dj.optimizers.sgd(0.1),
@@ -92,8 +94,9 @@ def main() -> None:
             emb = dj.assign(emb, "a", [5, 6, 5], np.ones((3, dim), np.float32))
         assert dj.get(emb, "a", [5]).rows.tolist() == [[1.0] * dim]
         dj.close(emb)
-    print("exercised")
 
 
 if __name__ == "__main__":
-    main()
+    for part in sys.argv[1:] or ["bounded", "shapes"]:
+        {"bounded": exercise_bounded_tables, "shapes": exercise_shapes}[part]()
+        print(f"exercised: {part}")

@@ -2,14 +2,14 @@
 // of taking them one by one (docs/eviction.md): all keys at their home buckets, in the
 // order of the ids; then those that found no place at their second ones; and so on.
 //
-// So at every level the keys that meet at a bucket hang themselves on a list, and the
-// thread of the one at its end works through it. Buckets have nothing to do with each
+// So at every level the keys that meet at a bucket hang themselves on a list, and for the
+// one at its end a team of lanes works through it. Buckets have nothing to do with each
 // other.
 #pragma once  // included by insert_bounded.cu alone
 
 #include "core/score.h"
 #include "cuda/bounded_call.cuh"
-#include "cuda/owned_bucket.cuh"
+#include "cuda/team_bucket.cuh"
 
 namespace dynemb {
 
@@ -54,22 +54,25 @@ struct FirstOfList {
 };
 
 // Works through the keys at the bucket where number `last` is; returns how many stay open.
+// All lanes of a team do the same, but for the slots that each of them holds.
 template <class Tables>
-__device__ uint32_t ServeBucket(const Tables& tables, const LookupScratch& s,
+__device__ uint32_t ServeBucket(unsigned team, const Tables& tables, const LookupScratch& s,
                                 const BoundedScratch& b, const Level& level, uint32_t last) {
+  const bool leads = Lane() % kTeam == 0;
   const OpenKey open = b.keys[last];
   const int32_t position = tables.table[open.call_table];
   const TableView& table = s.tables[position];
   TableState& state = s.states[position];
   const CallCounts& counts = s.counts[open.call_table];
-  OwnedBucket bucket(table, BucketAt(tables, s, open, level.steps));
-  uint32_t* head_place = table.heads + static_cast<uint64_t>(bucket.bucket);
-  const uint32_t head = __ldcg(head_place);
-  __stcg(head_place, 0u);
   const uint32_t first = static_cast<uint32_t>(INT32_MAX - counts.first_new);
   const uint32_t first_without =
       first + static_cast<uint32_t>(
                   min(FreeRows(tables, s, open.call_table), static_cast<int64_t>(counts.new_rows)));
+  const bool victims = table.evicts && IsForVictims(level);
+  const BucketIndex which = BucketAt(tables, s, open, level.steps);
+  uint32_t* head_place = table.heads + static_cast<uint64_t>(which);
+  const uint32_t head = __ldcg(head_place);
+  TeamBucket bucket(team, table, which, victims);
 
   const auto install = [&](uint32_t number, int slot, int64_t row) {
     const uint32_t id = b.keys[number].id;
@@ -80,20 +83,23 @@ __device__ uint32_t ServeBucket(const Tables& tables, const LookupScratch& s,
       score = static_cast<uint64_t>(state.counters.lookups + b.lookups);
     }
     bucket.Put(slot, HashKey(key), key, row, score);
+    if (!leads) return;
     __stcg(table.stamps + row, static_cast<uint64_t>(s.epoch) << 32 | kNotNumbered);
     b.slots[id] = bucket.ScorePlace(slot);
-    b.outcomes[number] = row;
+    __stcg(b.outcomes + number, row);
   };
   const auto take_row = [&](uint32_t number) {
-    if (bucket.empty == 0) return false;
-    install(number, LowestBit(bucket.empty), NthFreeRow(table, state, int64_t{number} - first));
+    const int slot = bucket.FirstEmpty();
+    if (slot == kSlotsPerBucket) return false;
+    install(number, slot, NthFreeRow(table, state, int64_t{number} - first));
     return true;
   };
   const auto take_from_victim = [&](uint32_t number) {
-    if (!table.evicts || !IsForVictims(level)) return false;
+    if (!victims) return false;
     const Victim victim = bucket.NextVictim(level.oldest_pinned);
     if (victim.slot < 0) return false;
     install(number, victim.slot, victim.row);
+    if (!leads) return true;
     if (b.evicted != nullptr) b.evicted[number] = {victim.key, victim.score};
     if (victim.epoch > __ldcg(&state.last_evicted_epoch)) {
       atomicMax(&state.last_evicted_epoch, victim.epoch);
@@ -101,28 +107,58 @@ __device__ uint32_t ServeBucket(const Tables& tables, const LookupScratch& s,
     return true;
   };
 
+  bool all_served;
   if (head == last + 1) {  // alone, as nearly always
-    if (last < first_without ? take_row(last) : take_from_victim(last)) return 0;
+    all_served = last < first_without ? take_row(last) : take_from_victim(last);
   } else {
     const FirstOfList with_row(b.next, head, 0, first_without);
     uint32_t served = 0;
     for (int i = 0; i < with_row.kept && take_row(with_row.numbers[i]); ++i) ++served;
     const FirstOfList without(b.next, head, first_without, 0xFFFFFFFF);
     for (int i = 0; i < without.kept && take_from_victim(without.numbers[i]); ++i) ++served;
-    if (served == with_row.count + without.count) return 0;
+    all_served = served == with_row.count + without.count;
   }
-  bucket.MarkOverflow();
   uint32_t still_open = 0;
-  const bool has_next = level.steps + 1 < kVictimBuckets && table.index.num_buckets > 1;
-  for (uint32_t at = head; at != 0; at = __ldcg(b.next + at - 1)) {
-    if (b.outcomes[at - 1] != kOpen) continue;
-    if (at - 1 < first_without || (table.evicts && has_next)) {
-      ++still_open;
-    } else {
-      b.outcomes[at - 1] = kRowRefused;
+  if (!all_served) bucket.MarkOverflow();
+  if (!all_served && leads) {
+    const bool has_next = level.steps + 1 < kVictimBuckets && table.index.num_buckets > 1;
+    for (uint32_t at = head; at != 0; at = __ldcg(b.next + at - 1)) {
+      if (__ldcg(b.outcomes + at - 1) != kOpen) continue;
+      if (at - 1 < first_without || (table.evicts && has_next)) {
+        ++still_open;
+      } else {
+        __stcg(b.outcomes + at - 1, static_cast<int64_t>(kRowRefused));
+      }
     }
   }
-  return still_open;
+  if (leads) __stcg(head_place, 0u);
+  return still_open;  // of the first lane
+}
+
+// The ends of lists among the numbers of a warp, some side by side; returns how many keys
+// stay open.
+template <class Tables>
+__device__ uint32_t ServeBuckets(const Tables& tables, const LookupScratch& s,
+                                 const BoundedScratch& b, const Level& level, uint32_t number,
+                                 bool is_end) {
+  unsigned ends = __ballot_sync(kFullWarp, is_end);
+  const int nth_team = Lane() / kTeam;
+  const unsigned team = 0xFFu << (nth_team * kTeam);
+  uint32_t open = 0;
+  while (ends != 0) {
+    // The end for this team: the nth that is left.
+    unsigned left = ends;
+    for (int skip = 0; skip < nth_team; ++skip) left &= left - 1;
+    const int source = left == 0 ? 0 : __ffs(static_cast<int>(left)) - 1;
+    const uint32_t its = __shfl_sync(kFullWarp, number, source);
+    if (left != 0) {
+      const uint32_t stay = ServeBucket(team, tables, s, b, level, its);
+      if (Lane() % kTeam == 0) open += stay;
+    }
+    __syncwarp();
+    for (int n = 0; n < 32 / kTeam; ++n) ends &= ends - 1;
+  }
+  return WarpSum(open);
 }
 
 template <bool kTogether, class Tables>
@@ -131,7 +167,8 @@ __device__ void ServeAllLevels(const Tables& tables, const LookupScratch& s,
   __shared__ uint32_t open_in_block;
   const uint32_t warps = gridDim.x * (kThreads / 32);
   const uint32_t warp = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
-  const uint32_t per_warp = min(32u, (count + warps - 1) / warps);  // few keys, many warps
+  // Few keys go to many warps, each of which serves some at once.
+  const uint32_t per_warp = min(32u, max(32u / kTeam, (count + warps - 1) / warps));
   const auto for_all = [&](const auto& body) {
     for (uint32_t base = warp * per_warp; base < count; base += warps * per_warp) {
       const uint32_t number = base + static_cast<uint32_t>(Lane());
@@ -153,9 +190,8 @@ __device__ void ServeAllLevels(const Tables& tables, const LookupScratch& s,
     uint32_t open = 0;
     for_all([&](uint32_t number, bool is_open) {
       const bool is_end = is_open && __ldcg(b.next + number) == 0;
-      if (is_end) open += ServeBucket(tables, s, b, level, number);
+      open += ServeBuckets(tables, s, b, level, number, is_end);
     });
-    open = WarpSum(open);
     if (Lane() == 0 && open != 0) atomicAdd(&open_in_block, open);
     __syncthreads();
     if (threadIdx.x == 0 && open_in_block != 0) {

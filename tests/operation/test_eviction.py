@@ -359,6 +359,25 @@ def test_a_lookup_that_is_replayed_scores_and_evicts_once():
 
 
 @pytest.mark.parametrize("policy", [policy for policy in POLICIES if policy != "timestamp"])
+def test_two_runs_evict_the_same_keys(policy):
+    def run():
+        emb = bounded(policy, 3000, record=1 << 20, outstanding=1)
+        rng = np.random.default_rng(0)
+        for _ in range(12):
+            ids = rng.zipf(1.05, 5000) % 20_000
+            scores = rng.integers(0, 9, 5000) if policy == "custom" else None
+            _, emb = dj.lookup(emb, ids, scores=scores)
+        return [*dj.drain_evicted(emb, "items"), dj.contains(emb, "items", np.arange(20_000))]
+
+    first, second = run(), run()
+
+    assert first[0].size > 3000
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.usefixtures("cpu_only")
+@pytest.mark.parametrize("policy", [policy for policy in POLICIES if policy != "timestamp"])
 def test_deterministic_tables_evict_the_same_keys_in_every_run(policy):
     def run():
         table = dj.TableConfig(

@@ -175,6 +175,10 @@ def test_the_error_has_its_class_inside_of_jit_too():
     for key in (2, 3):
         _, emb = dj.lookup(emb, keys([key]))
 
-    with pytest.raises(dj.errors.TooManyOutstandingError), dj.errors.typed():
-        emb = jax.block_until_ready(jax.jit(dj.apply_gradients)(emb, acts, ONES[:1]))
-        dj.stats(emb)  # a GPU tells later
+    def apply():
+        with dj.errors.typed():
+            applied = jax.block_until_ready(jax.jit(dj.apply_gradients)(emb, acts, ONES[:1]))
+        dj.stats(applied)  # a GPU tells later
+
+    with pytest.raises(dj.errors.TooManyOutstandingError):
+        apply()

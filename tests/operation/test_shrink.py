@@ -7,6 +7,8 @@ import dynemb_jax as dj
 from tests.bounded import POLICIES, BoundedTwin, bounded, paths, resident_bytes
 from tests.twin import SAME_LOW_HALF, SPECIAL_KEYS, Twin, create
 
+pytestmark = pytest.mark.usefixtures("cpu_only")
+
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_key_keeps_its_row_state_and_score(policy):

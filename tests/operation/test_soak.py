@@ -11,6 +11,8 @@ from tests.oracle.dict_table import DictTable
 from tests.plugins import INITIALIZERS, OPTIMIZERS
 from tests.twin import assert_close
 
+pytestmark = pytest.mark.usefixtures("cpu_only")
+
 BUDGET, DIM, BATCH, COUNTERS = 160_000, 8, 48, 1 << 16
 
 

@@ -6,7 +6,9 @@ import pytest
 import dynemb_jax as dj
 from tests.bounded import POLICIES, BoundedTwin, bounded
 from tests.oracle.bounded_table import split_mix
-from tests.twin import assert_close, keys
+from tests.twin import keys
+
+pytestmark = pytest.mark.usefixtures("cpu_only")
 
 ONES = np.ones((1, 4), np.float32)
 
