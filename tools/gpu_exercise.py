@@ -1,7 +1,6 @@
-rr"""Every kernel once or twice on small sizes, checked; to run under compute-sanitizer.
+"""Every kernel once or twice on small sizes, checked; to run under compute-sanitizer.
 
-compute-sanitizer --tool memcheck|racecheck --error-exitcode 1 \
-    python3 tools/gpu_exercise.py [bounded] [shapes]
+compute-sanitizer --tool memcheck|racecheck --error-exitcode 1 python3 tools/gpu_exercise.py [PART]
 """
 
 import sys

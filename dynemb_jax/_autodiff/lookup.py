@@ -157,14 +157,28 @@ def _lookup_fwd(
         pullbacks.append(pullback)
     has_tap = tuple(None if tap is None else jnp.zeros((0,)) for tap in taps)
     unused = tuple(None if p is not None else w for p, w in zip(pullbacks, weights, strict=True))
-    return results._replace(rows=tuple(rows)), (tuple(pullbacks), unused, has_tap)
+    residuals = (tuple(pullbacks), unused, has_tap, results.token)
+    return results._replace(rows=tuple(rows)), residuals
+
+
+def _behind(x: jax.Array, token: jax.Array) -> jax.Array:
+    """x, which XLA cannot have before the token: an update that takes it follows the lookup.
+
+    Under ``jax.checkpoint`` the lookup is repeated for the backward pass. Gradients need not
+    depend on its rows, and an update that overtook it would make its token stale.
+    """
+    if x.size == 0:
+        return x
+    zero = token[0].astype(x.dtype) * 0  # XLA keeps it: a float times 0 may be no 0
+    first = (0,) * x.ndim
+    return jax.lax.dynamic_update_slice(x, jnp.reshape(x[first] + zero, (1,) * x.ndim), first)
 
 
 def _lookup_bwd(
     verb: Verb, group: int, plans: tuple[FeaturePlan, ...], residuals: Any, ct: LookupResults
 ) -> tuple[Any, ...]:
     del verb, group, plans
-    pullbacks, unused, has_tap = residuals
+    pullbacks, unused, has_tap, token = residuals
     ct_weights, ct_taps = [], []
     for pullback, weight, tap, ct_rows in zip(pullbacks, unused, has_tap, ct.rows, strict=True):
         if pullback is not None:
@@ -172,6 +186,11 @@ def _lookup_bwd(
         else:
             ct_weights.append(None if weight is None else jnp.zeros_like(weight))
         ct_taps.append(None if tap is None else ct_rows)
+    # One of them is enough.
+    for position, ct_tap in enumerate(ct_taps):
+        if ct_tap is not None and ct_tap.size > 0:
+            ct_taps[position] = _behind(ct_tap, token)
+            break
     return None, None, tuple(ct_weights), tuple(ct_taps)
 
 
