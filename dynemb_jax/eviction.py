@@ -202,8 +202,8 @@ def ttl(policy: P, *, steps: int | None = None, seconds: float | None = None) ->
     stay.
     ``stats(emb)[name].expired`` counts these keys, and :func:`dynemb_jax.drain_evicted` has them.
 
-    A table whose policy has a time to live needs no other bound. A bucket takes 256 bytes more, except
-    for steps of :func:`lru` and seconds of :func:`timestamp`, whose scores tell its age.
+    A table whose policy has a time to live needs no other bound. 31 slots take 256 bytes more,
+    except for steps of :func:`lru` and seconds of :func:`timestamp`, whose scores tell the age.
 
     Args:
         policy: any policy of this module.

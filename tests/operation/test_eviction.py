@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 
 import dynemb_jax as dj
-from tests.bounded import (
-    ON_FULL,
-    POLICIES,
-    RECORD,
-    BoundedTwin,
-    bounded,
-    eviction_of,
-    paths,
-)
+from tests.bounded import ON_FULL, POLICIES, RECORD, BoundedTwin, bounded, eviction_of, paths
 from tests.oracle.bounded_table import split_mix
 from tests.twin import SAME_LOW_HALF, SPECIAL_KEYS, assert_close, keys, random_grads
 
