@@ -1,5 +1,4 @@
-"""New keys of bounded tables take a launch of all blocks together, or one block where a device
-cannot start them together; beside them large and odd batches, which a block alone does not see."""
+"""New keys of bounded tables: by all blocks together, or by one alone; batches of any size."""
 
 import numpy as np
 import pytest
