@@ -154,11 +154,11 @@ def measure(workload: Workload, policy: str) -> HitRate:
 
 def retain(bound: str, capacity: int, share: float) -> Retention:
     """Offers distinct keys to a table that evicts; counts those that are there afterwards."""
-    row = 4 * 4 * 2 + 8 + 8  # a padded row of one number, Adagrad, stamp and score
+    row = 4 * 4 * 2 + 8  # a padded row of one number, Adagrad, and its stamp
     max_bytes = None
     if bound == "max_bytes":
         buckets = 1 << max(0, math.ceil(math.log2(capacity / 0.85 / 31)))
-        max_bytes = buckets * 528 + capacity * row
+        max_bytes = buckets * (528 + 260) + capacity * row
     policy = dj.eviction.lru(max_rows=capacity if bound == "max_rows" else None)
     emb = dj.create(
         dj.FeatureConfig(dj.TableConfig("items", 1, eviction=policy, max_bytes=max_bytes)),

@@ -1,7 +1,5 @@
 """Hundreds of steps enqueued without a look at the device: it grows, fails and counts alike."""
 
-import contextlib
-
 import jax
 import numpy as np
 import pytest
@@ -43,23 +41,13 @@ def run(step, judged, steps, seed=0):
         judged.oracle.apply(ids, grad)
 
 
-@contextlib.contextmanager
-def launches_apart(native, apart):
-    """Inserts by two launches, as on devices that cannot start all blocks of one at once."""
-    native.allow_cooperative_launch(not apart)
-    yield
-    native.allow_cooperative_launch(True)
-
-
-@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam_row"])
-def test_a_table_that_grows_under_a_queue_keeps_every_key(optimizer, apart, closing):
+def test_a_table_that_grows_under_a_queue_keeps_every_key(optimizer, closing):
     judged = Judged(DIM, optimizer=optimizer)
     closing(judged.emb)
 
-    with launches_apart(judged.emb.group.native, apart):
-        run(make_step(), judged, batches(64, 448, STEPS))
-        jax.block_until_ready(judged.emb)
+    run(make_step(), judged, batches(64, 448, STEPS))
+    jax.block_until_ready(judged.emb)
 
     judged.check()
     stats = judged.stats()
@@ -217,3 +205,22 @@ def test_erasing_within_a_queue_forgets_and_starts_afresh(closing):
 
     judged.check()
     assert not dj.contains(judged.emb, "items", np.setdiff1d(steps[-2], steps[-1])).any()
+
+
+def test_a_full_table_under_a_queue_never_waits_and_loses_no_count(closing):
+    eviction = dj.eviction.lru(max_rows=2000)
+    table = dj.TableConfig("items", DIM, eviction=eviction, initial_rows=2000)
+    emb = dj.create(dj.FeatureConfig(table), max_outstanding=1)
+    closing(emb)
+    step, rng = make_step(), np.random.default_rng(0)
+    drawn = [keys(rng.zipf(1.1, 512) % 50_000 + 100 * i) for i in range(STEPS)]
+    grads = random_grads((512, DIM))
+
+    for ids in drawn:
+        emb = step(emb, ids, grads)
+
+    stats = dj.stats(emb)["items"]
+    assert stats.rows == 2000
+    assert stats.ids == STEPS * 512 == stats.hits + stats.inserted + sum(stats.refused.values())
+    assert stats.inserted - stats.evicted == 2000
+    assert stats.waits <= 4  # until it is full
