@@ -196,7 +196,9 @@ def measure(args: argparse.Namespace) -> int:
     if run.wants("growth"):
         with run.going_on("growth"):
             run.growth = gpu_growth.measure(run.scale, run.driver)
-    for name, lines in (("step", run.steps), ("index", index)):
+    steps = [line for line in run.steps if line["case"] != gpu_bounded.CASE]
+    bounded = [line for line in run.steps if line["case"] == gpu_bounded.CASE]
+    for name, lines in (("step", steps), ("bounded", bounded), ("index", index)):
         if lines:
             gpu_report.write(args.out / f"{name}.csv", gpu_report.FIELDS, lines)
     if run.growth:

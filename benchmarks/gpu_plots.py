@@ -14,8 +14,14 @@ Row = dict[str, Any]
 
 
 def draw(folder: pathlib.Path) -> None:
-    """Draws step.png, index.png and growth.png beside the CSVs that are there."""
-    for name, plot in (("step", draw_steps), ("index", draw_index), ("growth", draw_growth)):
+    """Draws a PNG beside each CSV that is there."""
+    plots = {
+        "step": draw_steps,
+        "bounded": draw_bounded,
+        "index": draw_index,
+        "growth": draw_growth,
+    }
+    for name, plot in plots.items():
         if lines := gpu_report.read(folder / f"{name}.csv"):
             plot(lines, folder / f"{name}.png")
 
@@ -59,6 +65,30 @@ def draw_steps(lines: list[Row], path: pathlib.Path) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("ms a step, piped (less is better)")
     axes.set_title(_source(lines[0], "Whole steps through jax.jit"), fontsize=10)
+    axes.legend(frameon=False, fontsize=9)
+    _finish(figure, path)
+
+
+def draw_bounded(lines: list[Row], path: pathlib.Path) -> None:
+    """Steps of full tables that forget, beside those of a table that grows."""
+    groups = list(dict.fromkeys((line["optimizer"], line["dim"]) for line in lines))
+    variants = list(dict.fromkeys(line["variant"] for line in lines))
+    figure, axes = plt.subplots(figsize=(8, 1.5 + 0.8 * len(groups)), layout="constrained")
+    height = 0.8 / len(variants)
+    for place, variant in enumerate(variants):
+        some = [line for line in lines if line["variant"] == variant]
+        y = [
+            groups.index((x["optimizer"], x["dim"])) + (place - (len(variants) - 1) / 2) * height
+            for x in some
+        ]
+        bars = axes.barh(y, [float(x["piped_ms"]) for x in some], height, label=variant)
+        axes.bar_label(bars, [f"{float(x['piped_ms']):.3f}" for x in some], padding=3, fontsize=8)
+    axes.set_yticks(range(len(groups)), [f"{name}, D {dim}" for name, dim in groups], fontsize=9)
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.set_xlabel("ms a step, piped (less is better)")
+    title = "Full tables, 1 % of each batch new keys"
+    axes.set_title(_source(lines[0], title), fontsize=10)
     axes.legend(frameon=False, fontsize=9)
     _finish(figure, path)
 

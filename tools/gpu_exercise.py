@@ -72,8 +72,10 @@ def exercise_shapes() -> None:
         dj.optimizers.partial_rowwise_adam(0.1),
         dj.optimizers.partial_rowwise_adam(0.1, bias_correction="row"),
         dj.optimizers.ftrl(0.1, l1=0.1),
+        dj.optimizers.lamb(0.1),
+        dj.optimizers.lamb(0.1),
     ]
-    dims = (3, 64, 128, 130, 32, 129, 260, 64, 3, 130, 132, 257, 64)
+    dims = (3, 64, 128, 130, 32, 129, 260, 64, 3, 130, 132, 257, 64, 20, 260)
     for dim, optimizer in zip(dims, optimizers, strict=True):
         a = dj.TableConfig("a", dim, optimizer=optimizer, initializer=dj.initializers.normal())
         b = dj.TableConfig("b", 4, max_bytes=20_000, on_full="drop", missing_row="initializer")
