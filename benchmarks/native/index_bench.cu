@@ -183,12 +183,11 @@ void MeasureInsertEvicting(Device& device, const Sizes& sizes, double load, int 
   }
   int64_t calls = 0;
   const Timing timing = device.Measure(
-      sizes.repeats,
-      {[&](int) {
-         const int64_t first = held + calls++ * sizes.ids;
-         NumberedKeys(device, static_cast<uint64_t>(first), sizes.ids, keys.data());
-       },
-       [&](int) { table.Lookup(keys.data(), sizes.ids); }, nullptr});
+      sizes.repeats, {[&](int) {
+                        const int64_t first = held + calls++ * sizes.ids;
+                        NumberedKeys(device, static_cast<uint64_t>(first), sizes.ids, keys.data());
+                      },
+                      [&](int) { table.Lookup(keys.data(), sizes.ids); }, nullptr});
   const TableStats stats = table.Stats();
   Expect(stats.rows, held, "rows of a full table");
   Expect(stats.counters.evicted + stats.counters.refused_pinned, calls * sizes.ids,

@@ -143,7 +143,7 @@ def test_many_sequences_of_verbs_outlive_what_the_oracle_predicts(policy, ttl):
     kind = machine(
         f"Long{policy}{ttl}", policy, ON_FULL, "second_id" if ttl == 3 else "everyone", ttl
     )
-    run_machine(kind, settings=settings(profile, max_examples=30, stateful_step_count=50))
+    run_machine(kind, settings=settings(profile, max_examples=10, stateful_step_count=50))
 
 
 @pytest.mark.usefixtures("cpu_only")
@@ -153,7 +153,7 @@ def test_many_sequences_of_verbs_outlive_what_the_oracle_predicts(policy, ttl):
 def test_many_sequences_of_verbs_admit_what_the_oracle_predicts(policy, admission):
     profile = settings.get_profile("long")
     kind = machine(f"Long{policy}{admission}", policy, ON_FULL, admission)
-    run_machine(kind, settings=settings(profile, max_examples=30, stateful_step_count=50))
+    run_machine(kind, settings=settings(profile, max_examples=10, stateful_step_count=50))
 
 
 @pytest.mark.long
