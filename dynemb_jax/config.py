@@ -42,8 +42,16 @@ class _Strict(type):
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}."
+                hint = _ELSEWHERE.get(name, hint)
                 raise UnknownFieldError(f"{cls.__name__} has no field {name!r}; {hint}")
         return super().__call__(*args, **kwargs)
+
+
+# Words that belong to a policy.
+_ELSEWHERE = {
+    "max_rows": "write eviction=dynemb_jax.eviction.lru(max_rows=...), or another policy.",
+    "ttl": "write eviction=dynemb_jax.eviction.ttl(dynemb_jax.eviction.lru(), steps=...).",
+}
 
 
 class UnknownFieldError(ConfigError, TypeError):

@@ -78,7 +78,8 @@ class Keys:
         return Keys(self.pairs.reshape(*shape, 2))
 
     def __repr__(self) -> str:
-        return f"Keys(shape={self.shape})"
+        is_array = hasattr(self.pairs, "shape")  # else a tree of something about arrays
+        return f"Keys(shape={self.shape})" if is_array else f"Keys({self.pairs!r})"
 
     def tree_flatten(self) -> tuple[tuple[Any], None]:
         """For JAX."""

@@ -100,7 +100,7 @@ def train_batches(data: Split, rng: np.random.Generator) -> Iterator[Any]:
         yield {
             "sequence": ragged([piece[:-1] for piece in group]),
             "next": ragged([piece[1:] for piece in group]),
-            "negatives": dj.keys(rng.choice(seen, NEGATIVES, replace=False)),
+            "negatives": dj.keys(rng.choice(seen, NEGATIVES, replace=seen.size < NEGATIVES)),
         }
 
 
@@ -206,6 +206,8 @@ def main(
     """Trains on all but the last item of each user, and ranks these."""
     try:
         sequences = split(data)
+        if not sequences.users:
+            raise DataError("no user has rated three items; give a larger file to --data.")
     except DataError as error:
         typer.echo(f"sequential: {error}", err=True)
         raise typer.Exit(1) from None

@@ -40,7 +40,8 @@ inline constexpr uint64_t kMaxCount = 255;
 inline constexpr int kSketchGroups = 4;
 inline constexpr int kCountersPerGroup = 8;
 inline constexpr int kCountersPerBlock = kSketchGroups * kCountersPerGroup;
-// Counters are halved once they have counted a sixteenth of their number.
+// Counters are halved once they have counted a sixteenth of their number, twice for twice
+// as many ids, and so on.
 inline constexpr int64_t kCountersPerCountedId = 16;
 
 struct SketchView {

@@ -49,9 +49,11 @@ void Admitter::Remember(Admission admission) {
     }
     counted_ += static_cast<int64_t>(admission.ids[i]);
   }
-  if (counted_ < num_counters_ / kCountersPerCountedId) return;
+  int halvings = 0;
+  for (; counted_ >= num_counters_ / kCountersPerCountedId; counted_ /= 2) ++halvings;
+  if (halvings == 0) return;
   for (uint8_t& counter : std::span(sketch().counters, static_cast<size_t>(num_counters_))) {
-    counter /= 2;
+    counter = static_cast<uint8_t>(halvings < 8 ? counter >> halvings : 0);
   }
   counted_ = 0;
 }

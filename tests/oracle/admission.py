@@ -73,8 +73,12 @@ class Sketched(Counted):
             for cell in self._cells(key):
                 self.cells[cell] = min(255, self.cells[cell] + 1)
         self.counted += len(ids)
-        if self.counted >= self.counters // 16:
+        halved = False
+        while self.counted >= self.counters // 16:
             self.cells = [count // 2 for count in self.cells]
+            self.counted //= 2
+            halved = True
+        if halved:
             self.counted = 0
 
     def forget(self):

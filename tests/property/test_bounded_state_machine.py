@@ -162,4 +162,4 @@ def test_many_sequences_of_verbs_admit_what_the_oracle_predicts(policy, admissio
 def test_many_sequences_of_verbs_forget_what_the_oracle_predicts(policy, on_full):
     profile = settings.get_profile("long")
     kind = machine(f"Long{policy}{on_full}", policy, (on_full,))
-    run_machine(kind, settings=settings(profile, max_examples=30, stateful_step_count=50))
+    run_machine(kind, settings=settings(profile, max_examples=15, stateful_step_count=50))
