@@ -77,20 +77,6 @@ __device__ inline Entry LoadEntry(const Entry* entry) {
   return Entry{both.x, both.y};
 }
 
-__device__ inline SlotRef FindSlotOnDevice(const IndexView& view, KeyHash hash, Key key) {
-  for (ProbePath path(hash, view.num_buckets); !path.Exhausted(); path.Advance()) {
-    const LoadedSector sector(&view.Sector(path.bucket()));
-    uint32_t candidates = sector.Match(hash.Tag());
-    while (candidates != 0) {
-      const SlotRef ref{path.bucket(), LowestBit(candidates)};
-      if (view.EntryAt(ref).key == key) return ref;
-      candidates &= candidates - 1;
-    }
-    if (!sector.Overflowed()) break;
-  }
-  return {BucketIndex{0}, -1};
-}
-
 // Where a key lies; row -1: nowhere.
 struct FoundEntry {
   int64_t row;

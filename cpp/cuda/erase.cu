@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kThreads)
   if (i >= min(int64_t{*count}, capacity)) return;
   const TableView& view = views[table];
   const Key key = keys[i];
-  const SlotRef ref = FindSlotOnDevice(view.index, HashKey(key), key);
+  const SlotRef ref = FindOnDevice(view.index, HashKey(key), key).at;
   if (ref.slot < 0) return;
   // Of equal keys one clears the tag, and gives the row back.
   const int shift = 8 * (ref.slot & 3);
