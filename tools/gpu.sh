@@ -38,7 +38,7 @@ fi
 
 python3 -m pip install --quiet --no-index --no-deps --target "$work/site" "$wheel"
 # Away from the sources, which would shadow the installed package.
-cp -r "$root/tests" "$root/pyproject.toml" "$work"
+cp -r "$root/tests" "$root/examples" "$root/pyproject.toml" "$work"
 cp "$root"/benchmarks/*.py "$work"
 cd "$work"
 export PYTHONPATH=$work/site PYTHONUNBUFFERED=1
