@@ -170,10 +170,8 @@ def refuse_on_gpu(platform: str, tables: tuple[TableConfig, ...]) -> None:
     if platform == "cpu":
         return
     for table in tables:
-        rule, policy = table.optimizer, table.eviction
+        rule = table.optimizer
         missing = [
-            (table.admission is not None, f"admission={table.admission!r}", "leave it None"),
-            (policy is not None and policy.has_ttl, "a time to live", "leave eviction.ttl out"),
             (
                 rule.native().outside is not None,
                 f"optimizer={rule!r}",

@@ -55,6 +55,47 @@ def exercise_bounded_tables() -> None:
             dj.close(emb)
 
 
+def exercise_admission_and_expiry() -> None:
+    """Keys wait until they are let in, and go when they are old; lookups are repeated."""
+    rng = np.random.default_rng(2)
+    frequency, drawn = dj.admission.frequency(3, counters=1 << 11), dj.admission.probability(0.5)
+    lfu = dj.eviction.lfu(max_rows=100, record=20)
+    for admission, policy in [
+        (frequency, None),
+        (drawn, None),
+        (frequency, dj.eviction.ttl(lfu, steps=2)),
+        (drawn, dj.eviction.ttl(lfu, seconds=1e-6)),
+        (None, dj.eviction.ttl(dj.eviction.lru(record=1000), steps=9)),
+        (None, dj.eviction.ttl(dj.eviction.timestamp(), seconds=1e-6)),
+    ]:
+        table = dj.TableConfig("items", 6, eviction=policy, admission=admission)
+        open_to_all = dj.TableConfig("others", 6)
+        features = [dj.FeatureConfig(table), dj.FeatureConfig(table, "sum")]
+        emb = dj.create([*features, dj.FeatureConfig(open_to_all)], max_outstanding=1)
+
+        @jax.checkpoint
+        def inner(x, emb, batch):
+            acts, emb = dj.lookup(emb, batch)
+            return sum(jnp.sum(jnp.sin(rows * x)) for rows in acts.rows), (acts, emb)
+
+        for turn in range(6):
+            ids = jnp.asarray(rng.integers(0, 900, 700) * (rng.random(700) < 0.8) + turn)
+            bags = dj.Padded(rng.integers(0, 900, (30, 3)), lengths=rng.integers(0, 4, 30))
+            call = jax.grad(inner, has_aux=True)
+            _, (acts, emb) = call(jnp.float32(1), emb, [ids, bags, ids])
+            emb = dj.apply_gradients(emb, acts, jax.tree.map(jnp.ones_like, acts.rows))
+            emb = dj.assign(emb, "items", np.arange(30) + turn, np.ones((30, 6), np.float32))
+        stats = dj.stats(emb)["items"]
+        assert stats.ids == stats.hits + stats.inserted + sum(stats.refused.values())
+        assert stats.refused["admission"] > 0 or admission is None
+        assert stats.expired > 0 or policy is None or policy.ttl_steps == 9
+        if policy is not None and policy.record:
+            drained = dj.drain_evicted(emb, "items")
+            assert drained.keys.size + drained.lost == stats.evicted + stats.expired
+        emb = dj.clear(emb, "items")
+        dj.close(emb)
+
+
 def exercise_shapes() -> None:
     """Trains tables of several shapes through growth, hot keys, erasure and assignment."""
     rng = np.random.default_rng(0)
@@ -98,6 +139,11 @@ def exercise_shapes() -> None:
 
 
 if __name__ == "__main__":
-    for part in sys.argv[1:] or ["bounded", "shapes"]:
-        {"bounded": exercise_bounded_tables, "shapes": exercise_shapes}[part]()
+    parts = {
+        "bounded": [exercise_bounded_tables, exercise_admission_and_expiry],
+        "shapes": [exercise_shapes],
+    }
+    for part in sys.argv[1:] or parts:
+        for exercise in parts[part]:
+            exercise()
         print(f"exercised: {part}")

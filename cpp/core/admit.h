@@ -73,6 +73,14 @@ DYNEMB_HD uint8_t SaturatingSum(uint8_t counter, uint64_t ids) {
   return static_cast<uint8_t>(counter + (ids < room ? ids : room));
 }
 
+// How often counters are halved when so many ids have been counted since the last time.
+// Then the count of ids starts at 0 again.
+DYNEMB_HD int Halvings(int64_t counted, int64_t num_counters) {
+  int halvings = 0;
+  for (; counted >= num_counters / kCountersPerCountedId; counted /= 2) ++halvings;
+  return halvings;
+}
+
 // One id of a key that is not there.
 struct Applicant {
   Key key;

@@ -49,8 +49,7 @@ void Admitter::Remember(Admission admission) {
     }
     counted_ += static_cast<int64_t>(admission.ids[i]);
   }
-  int halvings = 0;
-  for (; counted_ >= num_counters_ / kCountersPerCountedId; counted_ /= 2) ++halvings;
+  const int halvings = Halvings(counted_, num_counters_);
   if (halvings == 0) return;
   for (uint8_t& counter : std::span(sketch().counters, static_cast<size_t>(num_counters_))) {
     counter = static_cast<uint8_t>(halvings < 8 ? counter >> halvings : 0);

@@ -66,6 +66,7 @@ Status CudaBackend::Init(int32_t first_version) {
     DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemcpy(optimizers_ + t, &config.optimizer,
                                            sizeof config.optimizer, cudaMemcpyHostToDevice));
     tables_.push_back(std::make_unique<CudaTable>(config));
+    DYNEMB_RETURN_IF_ERROR(tables_.back()->Init());
     RoomPlan plan;
     DYNEMB_RETURN_IF_ERROR(CheckFirstRoom(config, &plan));
     DYNEMB_RETURN_IF_ERROR(tables_.back()->Grow(nullptr, plan.room, views_ + t));
@@ -132,8 +133,7 @@ Status CudaBackend::PollOne(const Executor& exec, bool wait, bool* seen) {
   const GroupState& group = *reinterpret_cast<const GroupState*>(state);
   const TableState* states = reinterpret_cast<const TableState*>(&group + 1);
   for (size_t t = 0; t < tables_.size(); ++t) {
-    const TableCounters& counters = states[t].counters;
-    tables_[t]->Confirmed(call, states[t].size, counters.erased + counters.evicted);
+    tables_[t]->Confirmed(call, states[t].size, states[t].Erased());
   }
   Status failed = StatusOf(group);
   if (failed.ok()) return failed;
@@ -210,6 +210,7 @@ Status CudaBackend::Stats(std::vector<TableStats>* stats) {
     one.capacity = static_cast<int64_t>(room.num_buckets) * kSlotsPerBucket;
     one.index_bytes = static_cast<Bytes>(room.num_buckets) * kBytesPerBucket;
     one.row_bytes = RoomBytes(configs()[t], room) - one.index_bytes;
+    one.admission_bytes = tables_[t]->AdmissionBytes();
   }
   return Status();
 }

@@ -43,13 +43,15 @@ class CudaBackend : public Backend {
   Status Shrink(int32_t from, std::vector<Bytes>* freed, int32_t* to) override;
   Status DrainEvicted(int table, EvictedKeys* evicted) override;
 
-  // For tests: without it, one block alone inserts into bounded tables.
+  // For tests: without it, one block alone inserts into bounded tables, and lets rows expire.
   static void AllowCooperativeLaunch(bool allowed);
 
  private:
   explicit CudaBackend(std::vector<TableConfig> configs) : Backend(std::move(configs)) {}
 
   Status Init(int32_t first_version);
+  // The device can start all blocks of a launch at once, and may.
+  bool LaunchesTogether() const;
   CudaTable& table(int position) { return *tables_[static_cast<size_t>(position)]; }
 
   // Takes what finished calls reported; the error of one of them is returned once.
@@ -71,6 +73,12 @@ class CudaBackend : public Backend {
   // After a failure of the host in the middle of a call: the next one starts from zeros.
   void ForgetCall(const Executor& exec, const DeviceLookup& call);
   Status PrepareLookup(const Executor& exec, const LookupBatch& batch, DeviceLookup* call);
+  // Scratch for the keys of a prepared lookup that ask for admission.
+  Status PrepareAdmission(const Executor& exec, DeviceLookup* call);
+  // Rows that nobody has touched for longer than they may live go, if it is time to look.
+  Status Expire(const Executor& exec, const int32_t* token, const DeviceLookup& call);
+  // Looks for wrong lengths; whether the call has any lengths.
+  bool CheckLengths(const Executor& exec, const int32_t* token, const DeviceLookup& call);
   // Room for elections in so many slots.
   Status MakeElections(const Executor& exec, uint64_t slots);
   // Time for scores; never goes back.
@@ -81,9 +89,14 @@ class CudaBackend : public Backend {
   Status MakeRoom(const Executor& exec, const int32_t* token, DeviceLookup* call);
   Status CountNewKeys(const Executor& exec, const int32_t* token, DeviceLookup* call,
                       std::vector<int64_t>* new_keys);
+  // Of the absent keys of a probed call those stay that are let in. counts_only: and
+  // nothing is remembered.
+  Status Admit(const Executor& exec, bool counts_only, DeviceLookup* call);
   // Absent keys of a probed call become rows.
   Status Insert(const Executor& exec, DeviceLookup* call);
   Status InsertBounded(const Executor& exec, DeviceLookup* call);
+  // The rows of a call with inserted keys are as young as can be.
+  Status Touch(const Executor& exec, const DeviceLookup& call);
   // Latest lookups whose rows are pinned until their update.
   int64_t max_outstanding() const { return configs()[0].max_outstanding; }
 
@@ -100,6 +113,7 @@ class CudaBackend : public Backend {
   uint32_t* outstanding_ = nullptr;    // [max_outstanding]: epochs, 0: none
   MemoryOwner elections_owner_{"scratch for lookups", -1};
   GrowableDeviceBuffer elections_{&elections_owner_, 0.25};
+  GrowableDeviceBuffer was_refused_{&elections_owner_, 0.25};  // see AdmitScratch
   uint64_t last_time_ = 0;
   unsigned num_sms_ = 0;      // multiprocessors of the device
   bool cooperative_ = false;  // the device can start all blocks of a launch at once

@@ -127,9 +127,25 @@ int64_t CudaTable::Capacity() const {
   return std::min(RowLimit(room_.num_buckets, config_.max_load), room_.row_capacity);
 }
 
+Status CudaTable::Init() {
+  DYNEMB_RETURN_IF_ERROR(sketch_.Commit(AdmissionBytes()));
+  if (AdmissionBytes() > 0) {
+    DYNEMB_CUDA_RETURN_IF_ERROR(
+        cudaMemset(sketch_.data(), 0, static_cast<size_t>(AdmissionBytes())));
+  }
+  const Bytes sweeps = config_.recorded_evictions * static_cast<Bytes>(sizeof(int64_t));
+  if (!expires() || sweeps == 0) return Status();
+  DYNEMB_RETURN_IF_ERROR(sweeps_.Commit(sweeps));
+  return CudaStatus(cudaMemset(sweeps_.data(), 0, static_cast<size_t>(sweeps)), "cudaMemset");
+}
+
 Status CudaTable::Grow(void* stream, const Room& room, TableView* view_on_device) {
   DYNEMB_RETURN_IF_ERROR(values_.Commit(room.row_capacity * layout_.StrideBytes()));
   DYNEMB_RETURN_IF_ERROR(stamps_.Commit(room.row_capacity * static_cast<Bytes>(sizeof(uint64_t))));
+  if (config_.StoresTouches()) {
+    DYNEMB_RETURN_IF_ERROR(
+        touches_.Commit(room.row_capacity * static_cast<Bytes>(sizeof(uint64_t))));
+  }
   DYNEMB_RETURN_IF_ERROR(
       free_rows_.Commit(room.row_capacity * static_cast<Bytes>(sizeof(int64_t))));
   DYNEMB_RETURN_IF_ERROR(sectors_.Commit(static_cast<Bytes>(room.num_buckets) *
@@ -170,6 +186,13 @@ Status CudaTable::Grow(void* stream, const Room& room, TableView* view_on_device
   view_.evicts = config_.on_full == OnFull::kEvict;
   view_.recorded = reinterpret_cast<EvictedKey*>(recorded_.data());
   view_.record_limit = config_.recorded_evictions;
+  view_.ttl_clock = config_.ttl_clock;
+  view_.ttl = static_cast<uint64_t>(config_.ttl);
+  view_.touches = reinterpret_cast<uint64_t*>(touches_.data());
+  view_.sweeps = reinterpret_cast<int64_t*>(sweeps_.data());
+  view_.admission = config_.admission;
+  view_.sketch = {reinterpret_cast<uint8_t*>(sketch_.data()),
+                  static_cast<uint64_t>(AdmissionBytes()) / kCountersPerBlock};
   view_.index.sectors = reinterpret_cast<TagSector*>(sectors_.data());
   view_.index.entries = reinterpret_cast<Entry*>(entries_.data());
   if (buckets == 0) {

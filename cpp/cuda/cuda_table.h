@@ -26,8 +26,10 @@ class CudaTable {
         scores_(&owner_, Share(2 * kScoreBytesPerSlot / config.max_load)),
         heads_(&owner_, Share(2 * kHeadBytesPerSlot / config.max_load)),
         recorded_(&owner_, 1.0),
+        sweeps_(&owner_, 0.0),
         values_(&owner_, 1.0),
         stamps_(&owner_, Share(sizeof(uint64_t))),
+        touches_(&owner_, Share(sizeof(uint64_t))),
         free_rows_(&owner_, Share(sizeof(int64_t))) {}
   CudaTable(const CudaTable&) = delete;  // its buffers know their owner by address
   CudaTable& operator=(const CudaTable&) = delete;
@@ -35,6 +37,9 @@ class CudaTable {
   // Makes `room` and tells the device (*view_on_device), in the order of `stream`.
   // kMemory: unchanged.
   Status Grow(void* stream, const Room& room, TableView* view_on_device);
+
+  // Counters for admission, all 0, and clean records of expired keys. Before the first Grow.
+  Status Init();
 
   // The size is at most Bound(): what a finished call reported plus the ids of all
   // calls enqueued since.
@@ -45,7 +50,7 @@ class CudaTable {
     in_flight_.push_back({call, ids});
     ids_in_flight_ += ids;
   }
-  // erased: evicted ones as well.
+  // erased: evicted and expired ones as well.
   void Confirmed(int64_t call, int64_t size, int64_t erased) {
     confirmed_size_ = size;
     erased_ = erased;
@@ -60,6 +65,11 @@ class CudaTable {
   // Neither the budget nor max_rows lets it grow.
   bool IsAtItsBounds() const { return PlanRoom(config_, room_, Capacity(), 1).granted == 0; }
   bool is_bounded() const { return config_.score != ScoreKind::kNone; }
+  bool expires() const { return config_.ttl_clock != TtlClock::kNone; }
+  // Of the counters for admission, beside the table's budget.
+  Bytes AdmissionBytes() const {
+    return config_.admission.kind == AdmissionKind::kFrequency ? config_.admission_counters : 0;
+  }
   Room room() const { return room_; }
   int64_t growths() const { return growths_; }
   const TableConfig& config() const { return config_; }
@@ -95,7 +105,10 @@ class CudaTable {
   TableConfig config_;
   RowLayout layout_;
   MemoryOwner owner_;
-  GrowableDeviceBuffer sectors_, entries_, scores_, heads_, recorded_, values_, stamps_, free_rows_;
+  GrowableDeviceBuffer sectors_, entries_, scores_, heads_, recorded_, sweeps_, values_, stamps_,
+      touches_, free_rows_;
+  MemoryOwner admission_owner_{"admission of table '" + config_.name + "'", -1};
+  GrowableDeviceBuffer sketch_{&admission_owner_, 0.0};
   TableView view_{};
   Room room_{0, 0};
   int64_t growths_ = 0;

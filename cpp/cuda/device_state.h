@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "core/admit.h"
 #include "core/bucket.h"
 #include "core/row_init.h"
 #include "core/row_layout.h"
@@ -12,6 +13,7 @@
 #include "core/types.h"
 #include "table/batch.h"
 #include "table/counters.h"
+#include "table/table_config.h"
 
 namespace dynemb {
 
@@ -38,6 +40,14 @@ struct TableView {
   bool evicts;           // in a full table new keys take the rows of others
   EvictedKey* recorded;  // [record_limit]
   int64_t record_limit;
+  // Rows that expire, a clock away from their last touch.
+  TtlClock ttl_clock;
+  uint64_t ttl;
+  uint64_t* touches;  // by row; null: scores tell the age
+  int64_t* sweeps;    // [record_limit]: which sweep put a key on record, 0: none; or null
+
+  AdmissionRule admission;  // of new keys, in lookups
+  SketchView sketch;        // frequency
 
   DYNEMB_HD float* Row(int64_t row) const { return values + row * stride_floats; }
 };
@@ -51,7 +61,12 @@ struct TableState {
   // those for which there was no place.
   uint32_t last_evicted_epoch;
   int64_t recorded, record_lost;
+  uint64_t last_expiry;  // when rows were last looked through, by the clock of their time to live
+  int64_t counted;       // ids that the counters of admission have seen since they were halved
   TableCounters counters;
+
+  // Keys that have lost their slots, ever.
+  int64_t Erased() const { return counters.erased + counters.evicted + counters.expired; }
 };
 
 enum class DeviceError : int32_t { kNone = 0, kStale, kStaleActs, kBadLengths, kReleased };
@@ -84,9 +99,10 @@ struct GroupState {
 struct CallCounts {
   int32_t unique;    // distinct rows claimed by the probe
   int32_t new_rows;  // distinct new keys
-  // Bounded tables: ids without a row; INT32_MAX - number of the first new key among those
+  // Bounded tables, and those with admission: ids without a row. Admission: ids that were not
+  // let in. Bounded tables: INT32_MAX - number of the first new key among those
   // of all tables; new keys that got a row, and how many of those took it from another key.
-  int32_t missed, first_new, made, evicted;
+  int32_t missed, not_admitted, first_new, made, evicted;
   unsigned long long padded, found, missing, refused;
 };
 

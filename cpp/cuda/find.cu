@@ -33,7 +33,8 @@ Status CudaBackend::Find(const Executor& exec, TokenPair token, const FindBatch&
                                                  0,
                                                  input.format,
                                                  input.padding,
-                                                 input.combiner};
+                                                 input.combiner,
+                                                 false};
     }
     WithFeatures(list, false, [&](uint32_t blocks, const auto& some) {
       FindKernel<<<blocks, kThreads, 0, stream>>>(some, views_, FindRows{states_});

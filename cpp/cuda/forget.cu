@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "cuda/cuda_backend.h"
 #include "cuda/device_ops.cuh"
@@ -35,12 +36,26 @@ __global__ void EndForgetKernel(GroupState* group, TableState* states, int32_t t
                                 uint32_t epoch) {
   TableState& state = states[table];
   const int64_t before = state.size;
-  if (all) state.high_water = state.free_count = 0;
+  if (all) state.high_water = state.free_count = state.counted = 0;
   state.size = state.high_water - state.free_count;
   state.counters.erased += before - state.size;
   if (state.size != before) group->last_erase_epoch = epoch;
   group->version = static_cast<int32_t>(static_cast<uint32_t>(group->version) + 1);
   group->last_was_lookup = 0;
+}
+
+// A sweep puts keys on record in any order: they are told in that of their hashes.
+// sweeps: which one it was, 0: none.
+void SortSweeps(const std::vector<int64_t>& sweeps, std::vector<EvictedKey>* keys) {
+  for (size_t begin = 0, end = 0; begin < keys->size(); begin = end) {
+    while (end < keys->size() && sweeps[end] == sweeps[begin]) ++end;
+    if (sweeps[begin] == 0) continue;
+    const auto first = keys->begin();
+    std::sort(first + static_cast<int64_t>(begin), first + static_cast<int64_t>(end),
+              [](const EvictedKey& a, const EvictedKey& b) {
+                return HashKey(a.key).bits < HashKey(b.key).bits;
+              });
+  }
 }
 
 }  // namespace
@@ -63,9 +78,7 @@ Status CudaBackend::Forgotten(int position, bool all, int32_t* to) {
   const TableState* states =
       reinterpret_cast<const TableState*>(state_copy_.data() + sizeof(GroupState));
   for (size_t t = 0; t < tables_.size(); ++t) {
-    const TableCounters& counters = states[t].counters;
-    tables_[t]->Confirmed(snapshots_.last_call(), states[t].size,
-                          counters.erased + counters.evicted);
+    tables_[t]->Confirmed(snapshots_.last_call(), states[t].size, states[t].Erased());
   }
   return Status();
 }
@@ -83,6 +96,11 @@ Status CudaBackend::Clear(int32_t from, int position, int32_t* to) {
   DYNEMB_RETURN_IF_ERROR(CheckVersion(from));
   const IndexView& index = table(position).view().index;
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemset(index.sectors, 0, index.num_buckets * sizeof(TagSector)));
+  const SketchView& sketch = table(position).view().sketch;
+  if (sketch.num_blocks != 0) {
+    DYNEMB_CUDA_RETURN_IF_ERROR(
+        cudaMemset(sketch.counters, 0, sketch.num_blocks * kCountersPerBlock));
+  }
   return Forgotten(position, true, to);
 }
 
@@ -101,6 +119,15 @@ Status CudaBackend::DrainEvicted(int position, EvictedKeys* evicted) {
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemcpy(evicted->keys.data(), table(position).view().recorded,
                                          evicted->keys.size() * sizeof(EvictedKey),
                                          cudaMemcpyDeviceToHost));
+  if (table(position).view().sweeps != nullptr && state.recorded > 0) {
+    std::vector<int64_t> sweeps(evicted->keys.size());
+    const size_t bytes = sweeps.size() * sizeof(int64_t);
+    int64_t* on_record = table(position).view().sweeps;
+    DYNEMB_CUDA_RETURN_IF_ERROR(
+        cudaMemcpy(sweeps.data(), on_record, bytes, cudaMemcpyDeviceToHost));
+    DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemset(on_record, 0, bytes));
+    SortSweeps(sweeps, &evicted->keys);
+  }
   TableState* on_device = states_ + position;
   DYNEMB_CUDA_RETURN_IF_ERROR(
       cudaMemset(&on_device->recorded, 0, sizeof state.recorded + sizeof state.record_lost));

@@ -152,9 +152,13 @@ __global__ void __launch_bounds__(kThreads)
 
 void CudaBackend::AllowCooperativeLaunch(bool allowed) { cooperative_allowed = allowed; }
 
+bool CudaBackend::LaunchesTogether() const {
+  return cooperative_ && cooperative_allowed.load(std::memory_order_relaxed);
+}
+
 Status CudaBackend::InsertBounded(const Executor& exec, DeviceLookup* call) {
   const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
-  const bool together = cooperative_ && cooperative_allowed.load(std::memory_order_relaxed);
+  const bool together = LaunchesTogether();
   BoundedScratch& b = call->bounded;
   b.outstanding = outstanding_;
   b.max_outstanding = max_outstanding();
@@ -194,6 +198,7 @@ Status CudaBackend::InsertBounded(const Executor& exec, DeviceLookup* call) {
       });
     }
   }
+  DYNEMB_RETURN_IF_ERROR(Touch(exec, *call));
   return CudaStatus(cudaGetLastError(), "insert");
 }
 

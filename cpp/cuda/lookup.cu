@@ -16,31 +16,6 @@ namespace {
 
 // Ids of a lookup: the slots in which absent ones meet are twice as many, in 32 bits.
 constexpr int64_t kMaxIds = int64_t{1} << 30;
-// Calls that may find a table short of room before it gets head-room.
-constexpr int kTightCalls = 4;
-// Batches of new keys that a table with head-room takes beyond what is confirmed, so
-// that as many calls may be in flight.
-constexpr int kHeadRoomBatches = 4;
-
-// With fewer calls in flight the device may come to stand while the host waits: the
-// lookup and the update of one step.
-constexpr int64_t kBusyCalls = 2;
-
-// New keys of bounded tables, whose elections end with the probe; those of others have
-// been counted by it.
-template <class List>
-__global__ void __launch_bounds__(kThreads)
-    CountNewKernel(const __grid_constant__ List list, LookupScratch scratch) {
-  const FeatureParam& feature = FeatureOfBlock(list);
-  if (scratch.tables[feature.table].scores == nullptr || !Runs(*scratch.group)) return;
-  const int64_t i = int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x;
-  const int64_t id = feature.first_id + i;
-  const int64_t code = i < feature.num_ids ? scratch.rows[id] : kRowPadded;
-  const bool brings =
-      IsSlot(code) && static_cast<int64_t>(scratch.elections[kSlot - code] & 0xFFFFFFFFu) == id;
-  BlockTakeOfTable(brings, feature.call_table, feature.call_table, scratch.counts,
-                   &CallCounts::new_rows);
-}
 
 template <class Tables>
 __global__ void __launch_bounds__(kEndThreads)
@@ -62,16 +37,22 @@ __global__ void __launch_bounds__(kEndThreads)
     if (!books) continue;
     TableState& state = scratch.states[tables.table[t]];
     BookNewRows(state, counts.new_rows, free_rows);
-    const int64_t refused = static_cast<int64_t>(counts.refused);
+    const int64_t all_refused = static_cast<int64_t>(counts.refused);
+    const int64_t refused = all_refused - counts.not_admitted;
     const int64_t padded = static_cast<int64_t>(counts.padded);
     const int64_t ids = tables.unique_capacity[t] - padded;
     state.counters.lookups += 1;
     state.counters.ids += ids;
     state.counters.inserted += added;
     (view.evicts ? state.counters.refused_pinned : state.counters.refused_budget) += refused;
+    state.counters.refused_admission += counts.not_admitted;
     state.counters.evicted += counts.evicted;
-    state.counters.hits += ids - added - refused;
+    state.counters.hits += ids - added - all_refused;
     state.counters.padded += padded;
+    if (view.sketch.num_blocks == 0) continue;
+    state.counted += counts.missed;
+    const uint64_t num_counters = view.sketch.num_blocks * kCountersPerBlock;
+    if (Halvings(state.counted, static_cast<int64_t>(num_counters)) > 0) state.counted = 0;
   }
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -94,12 +75,6 @@ __global__ void __launch_bounds__(kEndThreads)
     ResetCall(group);
   }
   WriteSnapshot(snapshot);
-}
-
-// After a pass that only counted.
-__global__ void ResetCallKernel(LookupScratch scratch, int num_tables) {
-  for (int t = 0; t < num_tables; ++t) scratch.counts[t] = CallCounts{};
-  ResetCall(*scratch.group);
 }
 
 }  // namespace
@@ -137,6 +112,8 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
     }
     const auto found = std::find(batch.tables.begin(), batch.tables.end(), input.table);
     const int32_t call_table = static_cast<int32_t>(found - batch.tables.begin());
+    const AdmissionKind admits = configs()[static_cast<size_t>(input.table)].admission.kind;
+    const bool is_gated = call->lookups > 0 && admits != AdmissionKind::kAll;
     FeatureList& list = call->lists.back();
     list.features[list.count++] = FeatureParam{input.keys,
                                                input.lengths,
@@ -154,7 +131,8 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
                                                call_table,
                                                input.format,
                                                input.padding,
-                                               input.combiner};
+                                               input.combiner,
+                                               is_gated};
     call->blocks.back() += Blocks(input.NumIds());
     next_id[static_cast<size_t>(call_table)] += input.NumIds();
   }
@@ -217,6 +195,25 @@ uint64_t CudaBackend::Now() {
   return last_time_ = std::max(last_time_, static_cast<uint64_t>(now));
 }
 
+bool CudaBackend::CheckLengths(const Executor& exec, const int32_t* token,
+                               const DeviceLookup& call) {
+  bool checks = false;
+  for (size_t l = 0; l < call.lists.size(); ++l) {
+    const FeatureList& list = call.lists[l];
+    const auto has_lengths = [](const FeatureParam& one) {
+      return one.padding == Padding::kLengths;
+    };
+    if (call.blocks[l] == 0) continue;
+    if (std::none_of(list.features, list.features + list.count, has_lengths)) continue;
+    checks = true;
+    WithFewFeatures(list, [&](const auto& some) {
+      CheckLengthsKernel<<<call.blocks[l], kThreads, 0, static_cast<cudaStream_t>(exec.stream)>>>(
+          some, call.scratch, token);
+    });
+  }
+  return checks;
+}
+
 Status CudaBackend::Probe(const Executor& exec, const int32_t* token, bool touches,
                           DeviceLookup* call) {
   const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
@@ -225,19 +222,7 @@ Status CudaBackend::Probe(const Executor& exec, const int32_t* token, bool touch
     StartEmptyLookupKernel<<<1, 1, 0, stream>>>(group_, token, call->replayable);
     return CudaStatus(cudaGetLastError(), "lookup");
   }
-  bool checks = false;
-  for (size_t l = 0; touches && call->is_bounded && l < call->lists.size(); ++l) {
-    const FeatureList& list = call->lists[l];
-    const auto has_lengths = [](const FeatureParam& one) {
-      return one.padding == Padding::kLengths;
-    };
-    if (call->blocks[l] == 0) continue;
-    if (std::none_of(list.features, list.features + list.count, has_lengths)) continue;
-    checks = true;
-    WithFewFeatures(list, [&](const auto& some) {
-      CheckLengthsKernel<<<call->blocks[l], kThreads, 0, stream>>>(some, call->scratch, token);
-    });
-  }
+  const bool checks = touches && call->is_bounded && CheckLengths(exec, token, *call);
   if (touches) call->time = Now();
   const bool shows_keys = call->lists.size() > 1;
   const ProbeOptions options{call->replayable, touches,       checks,
@@ -254,6 +239,7 @@ Status CudaBackend::Probe(const Executor& exec, const int32_t* token, bool touch
 
 Status CudaBackend::Insert(const Executor& exec, DeviceLookup* call) {
   if (call->num_ids == 0) return Status();
+  DYNEMB_RETURN_IF_ERROR(Admit(exec, false, call));
   if (call->is_bounded) DYNEMB_RETURN_IF_ERROR(InsertBounded(exec, call));
   const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
   for (size_t l = 0; l < call->lists.size(); ++l) {
@@ -270,84 +256,6 @@ Status CudaBackend::Insert(const Executor& exec, DeviceLookup* call) {
   return CudaStatus(cudaGetLastError(), "insert");
 }
 
-Status CudaBackend::CountNewKeys(const Executor& exec, const int32_t* token, DeviceLookup* call,
-                                 std::vector<int64_t>* new_keys) {
-  const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
-  DYNEMB_RETURN_IF_ERROR(Probe(exec, token, false, call));
-  for (size_t l = 0; call->is_bounded && l < call->lists.size(); ++l) {
-    if (call->blocks[l] == 0) continue;
-    WithFewFeatures(call->lists[l], [&](const auto& list) {
-      CountNewKernel<<<call->blocks[l], kThreads, 0, stream>>>(list, call->scratch);
-    });
-  }
-  std::vector<CallCounts> counts(static_cast<size_t>(call->tables.count));
-  DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(counts.data(), call->scratch.counts,
-                                              counts.size() * sizeof(CallCounts),
-                                              cudaMemcpyDeviceToHost, stream));
-  ResetCallKernel<<<1, 1, 0, stream>>>(call->scratch, call->tables.count);
-  DYNEMB_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream));
-  ++waits_;
-  for (const CallCounts& one : counts) new_keys->push_back(one.new_rows);
-  return Status();
-}
-
-Status CudaBackend::MakeRoom(const Executor& exec, const int32_t* token, DeviceLookup* call) {
-  auto fits = [&](size_t t) {
-    const CudaTable& one = table(call->tables.table[t]);
-    return one.Bound() + call->ids_of_table[t] <= one.Capacity();
-  };
-  std::vector<size_t> tight;
-  for (size_t t = 0; t < call->ids_of_table.size(); ++t) {
-    call->tables.room[t] = call->ids_of_table[t];
-    DYNEMB_RETURN_IF_ERROR(table(call->tables.table[t]).TidyIfWorn(exec.stream));
-    if (fits(t)) continue;
-    // At its bounds a table that need not fail takes what comes, and the device knows how
-    // many free rows there are.
-    if (table(call->tables.table[t]).IsAtItsBounds() &&
-        table(call->tables.table[t]).config().on_full != OnFull::kError) {
-      continue;
-    }
-    // A table that is short of room again and again gets head-room.
-    CudaTable& one = table(call->tables.table[t]);
-    const int64_t head_room = kHeadRoomBatches * call->ids_of_table[t];
-    if (one.confirmed_size() + head_room > one.Capacity() && one.tight_calls++ >= kTightCalls) {
-      const RoomPlan plan = PlanRoom(one.config(), one.room(), one.confirmed_size(), head_room);
-      one.tight_calls = 0;
-      if (plan.granted >= head_room) {
-        const Status grown = one.Grow(exec.stream, plan.room, views_ + call->tables.table[t]);
-        // Without memory for it the call goes on: it may need none.
-        if (!grown.ok() && grown.code() != StatusCode::kMemory) return grown;
-      }
-    }
-    // The oldest calls say how much of their room they did not need. While others are
-    // behind them, the device has work and the host merely runs less far ahead.
-    while (!fits(t) && !snapshots_.empty()) {
-      if (snapshots_.outstanding() <= kBusyCalls) ++waits_;
-      bool seen = false;
-      DYNEMB_RETURN_IF_ERROR(PollOne(exec, true, &seen));
-    }
-    if (!fits(t)) tight.push_back(t);
-  }
-  if (tight.empty()) return Status();
-
-  std::vector<int64_t> new_keys;
-  for (size_t t : tight) {
-    CudaTable& one = table(call->tables.table[t]);
-    if (new_keys.empty()) {
-      DYNEMB_RETURN_IF_ERROR(CountNewKeys(exec, token, call, &new_keys));
-    }
-    const RoomPlan plan = PlanRoom(one.config(), one.room(), one.confirmed_size(), new_keys[t]);
-    if (plan.granted < new_keys[t] && one.config().on_full == OnFull::kError) {
-      return FullTable(one.config(), one.room(), one.confirmed_size(), new_keys[t], plan.granted);
-    }
-    const Room now = one.room();
-    if (plan.room.num_buckets != now.num_buckets || plan.room.row_capacity != now.row_capacity) {
-      DYNEMB_RETURN_IF_ERROR(one.Grow(exec.stream, plan.room, views_ + call->tables.table[t]));
-    }
-  }
-  return Status();
-}
-
 Status CudaBackend::Lookup(const Executor& exec, TokenPair token, const LookupBatch& batch) {
   std::lock_guard<std::mutex> lock(mutex_);
   DYNEMB_RETURN_IF_ERROR(Poll(exec));
@@ -358,17 +266,13 @@ Status CudaBackend::Lookup(const Executor& exec, TokenPair token, const LookupBa
   return enqueued;
 }
 
-void CudaBackend::ForgetCall(const Executor& exec, const DeviceLookup& call) {
-  if (call.scratch.counts == nullptr) return;
-  ResetCallKernel<<<1, 1, 0, static_cast<cudaStream_t>(exec.stream)>>>(call.scratch,
-                                                                       call.tables.count);
-}
-
 Status CudaBackend::EnqueueLookup(const Executor& exec, TokenPair token, const LookupBatch& batch,
                                   DeviceLookup* prepared) {
   const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
   DeviceLookup& call = *prepared;
   DYNEMB_RETURN_IF_ERROR(PrepareLookup(exec, batch, &call));
+  DYNEMB_RETURN_IF_ERROR(PrepareAdmission(exec, &call));
+  DYNEMB_RETURN_IF_ERROR(Expire(exec, token.in, call));
   DYNEMB_RETURN_IF_ERROR(MakeRoom(exec, token.in, &call));
   DYNEMB_RETURN_IF_ERROR(Probe(exec, token.in, true, &call));
   DYNEMB_RETURN_IF_ERROR(Insert(exec, &call));

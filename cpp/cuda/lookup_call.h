@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cuda/admit_call.h"
 #include "cuda/bounded_scratch.h"
 #include "cuda/params.h"
 
@@ -21,6 +22,8 @@ struct DeviceLookup {
   bool is_bounded = false;  // any of its tables
   LookupScratch scratch{};
   BoundedScratch bounded{};
+  GatedTables gated{};
+  AdmitScratch admit{};
 };
 
 }  // namespace dynemb

@@ -107,8 +107,8 @@ struct BlockRows {
 };
 static_assert(BlockRows::kPlaces == 1 << (32 - 23));
 
-// misses: new keys, or in a bounded table ids without a row.
-__device__ inline void BookBlock(BlockProbe* block, CallCounts* counts, bool bounded,
+// misses: new keys, or where they wait for what comes behind the probe, ids without a row.
+__device__ inline void BookBlock(BlockProbe* block, CallCounts* counts, bool waits,
                                  const LookupScratch& scratch) {
   const BlockProbe& all = *block;
   if (all.uniques != 0) {
@@ -117,7 +117,7 @@ __device__ inline void BookBlock(BlockProbe* block, CallCounts* counts, bool bou
   }
   if (all.misses != 0) {
     block->first_new = static_cast<uint32_t>(
-        atomicAdd(bounded ? &counts->missed : &counts->new_rows, static_cast<int32_t>(all.misses)));
+        atomicAdd(waits ? &counts->missed : &counts->new_rows, static_cast<int32_t>(all.misses)));
   }
   if (all.padded != 0) atomicAdd(&counts->padded, static_cast<unsigned long long>(all.padded));
   atomicAdd(reinterpret_cast<unsigned long long*>(&scratch.group->ids_checksum), all.checksum);
@@ -209,6 +209,7 @@ __global__ void __launch_bounds__(kThreads)
   if (!start.run) return;
 
   const bool bounded = table.scores != nullptr;
+  const bool waits = bounded || feature.is_gated;
   int64_t row = kRowPadded;
   SlotRef at{BucketIndex{0}, -1};
   uint64_t check = 0;
@@ -226,7 +227,7 @@ __global__ void __launch_bounds__(kThreads)
       row = found.row;
       at = found.at;
       if (row < 0) {
-        elected = Elect(list, tables, scratch, feature, id, key, options.shows_keys, bounded);
+        elected = Elect(list, tables, scratch, feature, id, key, options.shows_keys, waits);
         row = kSameKey - elected.id;
       }
     }
@@ -262,7 +263,7 @@ __global__ void __launch_bounds__(kThreads)
                                                  options.lookups, options.time);
     TouchOnDevice(table, slot, first, ids, value);
   }
-  const bool missed = elected.id >= 0 && (bounded || elected.id == id);
+  const bool missed = elected.id >= 0 && (waits || elected.id == id);
   const unsigned padded = __ballot_sync(kFullWarp, in_range && row == kRowPadded);
   uint32_t unique = WarpAllocate(first, &block.uniques);
   uint32_t nth = WarpAllocate(missed, &block.misses);
@@ -272,7 +273,7 @@ __global__ void __launch_bounds__(kThreads)
     if (padded != 0) atomicAdd(&block.padded, static_cast<uint32_t>(__popc(padded)));
   }
   __syncthreads();
-  if (threadIdx.x == 0) BookBlock(&block, &counts, bounded, scratch);
+  if (threadIdx.x == 0) BookBlock(&block, &counts, waits, scratch);
   __syncthreads();
   unique += block.first_unique;
   nth += block.first_new;
@@ -280,7 +281,7 @@ __global__ void __launch_bounds__(kThreads)
     tables.unique_rows[feature.call_table][unique] = row;
     *stamp = static_cast<uint64_t>(scratch.epoch) << 32 | unique;
   }
-  if (missed) row = bounded ? kSlot - int64_t{elected.slot} : kNewRow - int64_t{nth};
+  if (missed) row = waits ? kSlot - int64_t{elected.slot} : kNewRow - int64_t{nth};
   if (in_range) scratch.rows[id] = row;
 }
 

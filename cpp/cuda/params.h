@@ -28,6 +28,7 @@ struct FeatureParam {
   KeyFormat format;
   Padding padding;
   Combiner combiner;
+  bool is_gated;  // ids without a row wait for their admission
 };
 
 // Lists go to kernels by value. Launches copy their parameters, so most calls use
@@ -107,7 +108,7 @@ void WithFew(const FeatureList& list, const CallTables& tables, Body&& body) {
 // What the row array holds beside row numbers. Of ids whose keys have no row yet:
 //   kNewRow - n   brings the new key number n of its table
 //   kSameKey - i  its key is that of id i, which brings it
-//   kSlot - s     bounded tables, at first: has met the ids of its key in election s
+//   kSlot - s     bounded tables, and before admission: has met the ids of its key in election s
 //   kMadeRow - r  bounded tables, in the end: has brought its key, which has row r
 inline constexpr int64_t kRowPadded = kPadded;
 inline constexpr int64_t kRowRefused = kRefused;

@@ -121,11 +121,13 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
     const LookupResidual& lookup = batch.lookups[l];
     headers.headers[headers.count++] = lookup.header;
     for (size_t t = 0; t < lookup.tables.size(); ++t) {
-      if (configs()[static_cast<size_t>(lookup.tables[t])].on_full == OnFull::kEvict) {
+      const TableConfig& of = configs()[static_cast<size_t>(lookup.tables[t])];
+      if (of.on_full == OnFull::kEvict || of.ttl_clock != TtlClock::kNone) {
         if (headers.num_evicting == kMaxFeatures) {
-          return InvalidArgument("apply_gradients got more than ", kMaxFeatures,
-                                 " lookups of tables that evict, which is not possible in one "
-                                 "update on a GPU; apply them in parts.");
+          return InvalidArgument(
+              "apply_gradients got more than ", kMaxFeatures,
+              " lookups of tables that evict or have a time to live, which is not possible in one "
+              "update on a GPU; apply them in parts.");
         }
         headers.evicting[headers.num_evicting] = lookup.tables[t];
         headers.header_of[headers.num_evicting++] = static_cast<int32_t>(l);

@@ -17,7 +17,7 @@ inline Bytes RowBytes(const TableConfig& config) {
 }
 
 // Bytes of one bucket; of a bounded table with its scores, the last touches of one whose
-// rows expire, and the head of a list. (In host memory scores and touches lie beside the
+// rows expire, and the head of a list. (Touches, and in host memory scores, lie beside the
 // rows, and take less.)
 inline Bytes BucketBytes(const TableConfig& config) {
   if (config.score == ScoreKind::kNone) return kBytesPerBucket;

@@ -150,14 +150,9 @@ def test_an_impossible_probability_is_refused(p):
         dj.admission.probability(p)
 
 
-LRU = dj.eviction.lru(max_rows=5)
-
-
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("admission", dj.admission.frequency(2), "admission"),
-        ("eviction", dj.eviction.ttl(LRU, steps=5), "time to live"),
         ("dtype", jnp.bfloat16, "dtype=bfloat16"),
         ("optimizer", dj.optimizers.sgd(0.1, max_grad_norm=0.5), "max_grad_norm=0.5"),
     ],

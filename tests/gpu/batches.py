@@ -35,6 +35,15 @@ def make_step():
     return step
 
 
+def on_each_platform(work):
+    """Runs `work` on the CPU and on the GPU of this process; returns both results."""
+    results = []
+    for platform in ("cpu", jax.config.jax_default_device.platform):
+        with jax.default_device(jax.devices(platform)[0]):
+            results.append(work())
+    return results
+
+
 def assert_rows_close(actual, expected, *, rtol=1e-5, what="rows", terms=0.0):
     """float32 rows against float64 ones.
 

@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 import dynemb_jax as dj
-from tests.gpu.batches import assert_rows_close, assert_states_close, make_step
+from tests.gpu.batches import (
+    assert_rows_close,
+    assert_states_close,
+    make_step,
+    on_each_platform,
+)
 from tests.plugins import INITIALIZERS, OPTIMIZERS
 from tests.twin import COUNTERS, contents, create, random_grads
 
@@ -94,15 +99,6 @@ def test_where_every_operation_is_exact_two_runs_have_the_same_bits():
 
     assert held == held_again
     np.testing.assert_array_equal(a.rows.view(np.int32), b.rows.view(np.int32))
-
-
-def on_each_platform(work):
-    """Runs `work` on the CPU and on the GPU of this process; returns both results."""
-    results = []
-    for platform in ("cpu", jax.config.jax_default_device.platform):
-        with jax.default_device(jax.devices(platform)[0]):
-            results.append(work())
-    return results
 
 
 @pytest.mark.parametrize("initializer", INITIALIZERS)

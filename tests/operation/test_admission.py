@@ -11,8 +11,6 @@ from tests.oracle.admission import Counted, Drawn, Sketched
 from tests.plugins import ADMISSIONS
 from tests.twin import SAME_LOW_HALF, SPECIAL_KEYS, assert_close, create, keys, u64
 
-pytestmark = pytest.mark.usefixtures("cpu_only")
-
 RULES = [name for name in ADMISSIONS if name != "everyone"]
 
 

@@ -1,5 +1,6 @@
 """Keys that nobody touches for longer than they may live are forgotten, full table or not."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -7,8 +8,6 @@ import dynemb_jax as dj
 from tests.bounded import POLICIES, BoundedTwin, bounded
 from tests.oracle.bounded_table import split_mix
 from tests.twin import keys
-
-pytestmark = pytest.mark.usefixtures("cpu_only")
 
 ONES = np.ones((1, 4), np.float32)
 
@@ -82,7 +81,9 @@ def test_rows_of_expired_keys_are_used_again():
 
     stats = dj.stats(emb)["items"]
     assert (stats.rows, stats.expired, stats.evicted) == (48, 16 * 197, 0)
-    assert stats.capacity <= 4 * 31  # and the table has not grown on
+    # And the table has not grown on, but for the head-room that a GPU keeps for four batches.
+    on_cpu = jax.config.jax_default_device.platform == "cpu"
+    assert stats.capacity <= (4 if on_cpu else 8) * 31
 
 
 def test_rows_that_wait_for_their_update_do_not_expire():

@@ -118,7 +118,6 @@ def test_any_sequence_of_verbs_forgets_what_the_oracle_predicts(policy):
     run_machine(kind, settings=settings(profile, max_examples=5, stateful_step_count=25))
 
 
-@pytest.mark.usefixtures("cpu_only")
 @pytest.mark.parametrize("admission", [name for name in ADMISSIONS if name != "everyone"])
 def test_any_sequence_of_verbs_admits_what_the_oracle_predicts(admission):
     profile = settings.get_profile("default")
@@ -126,7 +125,6 @@ def test_any_sequence_of_verbs_admits_what_the_oracle_predicts(admission):
     run_machine(kind, settings=settings(profile, max_examples=5, stateful_step_count=25))
 
 
-@pytest.mark.usefixtures("cpu_only")
 @pytest.mark.parametrize("ttl", [1, 3, 17])
 def test_any_sequence_of_verbs_outlives_what_the_oracle_predicts(ttl):
     profile = settings.get_profile("default")
@@ -134,7 +132,6 @@ def test_any_sequence_of_verbs_outlives_what_the_oracle_predicts(ttl):
     run_machine(kind, settings=settings(profile, max_examples=5, stateful_step_count=25))
 
 
-@pytest.mark.usefixtures("cpu_only")
 @pytest.mark.long
 @pytest.mark.parametrize("ttl", [1, 3, 17])
 @pytest.mark.parametrize("policy", POLICIES)
@@ -146,7 +143,6 @@ def test_many_sequences_of_verbs_outlive_what_the_oracle_predicts(policy, ttl):
     run_machine(kind, settings=settings(profile, max_examples=10, stateful_step_count=50))
 
 
-@pytest.mark.usefixtures("cpu_only")
 @pytest.mark.long
 @pytest.mark.parametrize("admission", [name for name in ADMISSIONS if name != "everyone"])
 @pytest.mark.parametrize("policy", POLICIES)
