@@ -32,24 +32,64 @@ __device__ BucketIndex BucketAt(const Tables& tables, const LookupScratch& s, Op
   return path.bucket();
 }
 
-// The first numbers of a list that lie in [begin, end): as many as a bucket has slots.
-struct FirstOfList {
-  uint32_t numbers[kSlotsPerBucket];  // ascending
-  int kept = 0;
-  uint32_t count = 0;  // also those that are not kept
+inline constexpr uint32_t kNoNumber = 0xFFFFFFFF;
 
-  __device__ FirstOfList(const uint32_t* next, uint32_t head, uint32_t begin, uint32_t end) {
-    for (uint32_t at = head; at != 0; at = __ldcg(next + at - 1)) {
-      const uint32_t number = at - 1;
-      if (number < begin || number >= end) continue;
-      ++count;
-      int place = kept;
-      while (place > 0 && numbers[place - 1] > number) --place;
-      if (place == kSlotsPerBucket) continue;
-      kept = min(kept + 1, kSlotsPerBucket);
-      for (int i = kept - 1; i > place; --i) numbers[i] = numbers[i - 1];
-      numbers[place] = number;
+// The new keys that have met at a bucket. Of up to kTeam of them, nearly always, each lane
+// holds one; longer lists are walked again for each key.
+struct TeamList {
+  unsigned team;
+  const LookupScratch& scratch;
+  const BoundedScratch& bounded;
+  uint32_t head, last;
+  uint32_t count = 0;
+  uint32_t held = kNoNumber, id = 0;
+  Key key = 0;
+
+  // last: the number at the end of the list.
+  __device__ TeamList(unsigned lanes, const LookupScratch& s, const BoundedScratch& b,
+                      uint32_t first, uint32_t end)
+      : team(lanes), scratch(s), bounded(b), head(first), last(end) {
+    Walk([&](uint32_t number) {
+      if (count++ == static_cast<uint32_t>(TeamBucket::Member())) held = number;
+    });
+    if (count > kTeam) held = kNoNumber;
+    if (held == kNoNumber) return;
+    id = bounded.keys[held].id;
+    key = scratch.new_keys[id];
+  }
+
+  template <class Body>
+  __device__ void Walk(const Body& body) const {
+    for (uint32_t at = head;; at = __ldcg(bounded.next + at - 1)) {
+      body(at - 1);
+      if (at - 1 == last) return;
     }
+  }
+
+  // The least number from `from` on, or kNoNumber.
+  __device__ uint32_t Next(uint32_t from) const {
+    uint32_t least = kNoNumber;
+    if (count <= kTeam) {
+      if (held >= from) least = held;
+      return __reduce_min_sync(team, least);
+    }
+    Walk([&](uint32_t number) {
+      if (number >= from) least = min(least, number);
+    });
+    return least;
+  }
+
+  struct NewKey {
+    uint32_t id;
+    Key key;
+  };
+  __device__ NewKey KeyOf(uint32_t number) const {
+    if (count > kTeam) {
+      const uint32_t its = bounded.keys[number].id;
+      return {its, scratch.new_keys[its]};
+    }
+    const int lane = __ffs(static_cast<int>(__ballot_sync(team, held == number))) - 1;
+    return {__shfl_sync(team, id, lane), __shfl_sync(team, key, lane)};
   }
 };
 
@@ -73,10 +113,10 @@ __device__ uint32_t ServeBucket(unsigned team, const Tables& tables, const Looku
   uint32_t* head_place = table.heads + static_cast<uint64_t>(which);
   const uint32_t head = __ldcg(head_place);
   TeamBucket bucket(team, table, which, victims);
+  const TeamList list(team, s, b, head, last);
 
   const auto install = [&](uint32_t number, int slot, int64_t row) {
-    const uint32_t id = b.keys[number].id;
-    const Key key = s.new_keys[id];
+    const auto [id, key] = list.KeyOf(number);
     uint64_t score = 0;
     if (table.score == ScoreKind::kTime) score = b.time;
     if (table.score == ScoreKind::kStep) {
@@ -107,29 +147,33 @@ __device__ uint32_t ServeBucket(unsigned team, const Tables& tables, const Looku
     return true;
   };
 
-  bool all_served;
-  if (head == last + 1) {  // alone, as nearly always
-    all_served = last < first_without ? take_row(last) : take_from_victim(last);
-  } else {
-    const FirstOfList with_row(b.next, head, 0, first_without);
-    uint32_t served = 0;
-    for (int i = 0; i < with_row.kept && take_row(with_row.numbers[i]); ++i) ++served;
-    const FirstOfList without(b.next, head, first_without, 0xFFFFFFFF);
-    for (int i = 0; i < without.kept && take_from_victim(without.numbers[i]); ++i) ++served;
-    all_served = served == with_row.count + without.count;
+  // In the order of their numbers: first those that have rows of their own.
+  uint32_t served = 0;
+  for (uint32_t from = 0;;) {
+    const uint32_t number = list.Next(from);
+    if (number == kNoNumber) break;
+    if (number < first_without ? take_row(number) : take_from_victim(number)) {
+      ++served;
+      from = number + 1;
+    } else if (number < first_without) {
+      from = first_without;
+    } else {
+      break;
+    }
   }
+  const bool all_served = served == list.count;
   uint32_t still_open = 0;
   if (!all_served) bucket.MarkOverflow();
   if (!all_served && leads) {
     const bool has_next = level.steps + 1 < kVictimBuckets && table.index.num_buckets > 1;
-    for (uint32_t at = head; at != 0; at = __ldcg(b.next + at - 1)) {
-      if (__ldcg(b.outcomes + at - 1) != kOpen) continue;
-      if (at - 1 < first_without || (table.evicts && has_next)) {
+    list.Walk([&](uint32_t number) {
+      if (__ldcg(b.outcomes + number) != kOpen) return;
+      if (number < first_without || (table.evicts && has_next)) {
         ++still_open;
       } else {
-        __stcg(b.outcomes + at - 1, static_cast<int64_t>(kRowRefused));
+        __stcg(b.outcomes + number, static_cast<int64_t>(kRowRefused));
       }
-    }
+    });
   }
   if (leads) __stcg(head_place, 0u);
   return still_open;  // of the first lane
@@ -169,17 +213,25 @@ __device__ void ServeAllLevels(const Tables& tables, const LookupScratch& s,
   const uint32_t warp = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
   // Few keys go to many warps, each of which serves some at once.
   const uint32_t per_warp = min(32u, max(32u / kTeam, (count + warps - 1) / warps));
-  const auto for_all = [&](const auto& body) {
-    for (uint32_t base = warp * per_warp; base < count; base += warps * per_warp) {
+  // taken: of the shares behind the first ones, which are given out as warps get ready;
+  // null: all have an owner from the first.
+  const auto for_all = [&](uint32_t* taken, const auto& body) {
+    for (uint32_t share = warp; share * per_warp < count;) {
+      const uint32_t base = share * per_warp;
       const uint32_t number = base + static_cast<uint32_t>(Lane());
       const bool is_mine = Lane() < static_cast<int>(per_warp) && number < count;
       body(number, is_mine && __ldcg(b.outcomes + number) == kOpen);
+      uint32_t nth = 0;
+      if (taken != nullptr && Lane() == 0 && warps * per_warp < count) nth = atomicAdd(taken, 1u);
+      share = taken == nullptr ? share + warps : warps + __shfl_sync(kFullWarp, nth, 0);
     }
   };
   for (Level level{0, oldest_pinned};; ++level.steps) {
     if (threadIdx.x == 0) open_in_block = 0;
-    if (blockIdx.x == 0 && threadIdx.x == 0) b.left[(level.steps + 1) % 3] = 0;
-    for_all([&](uint32_t number, bool is_open) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+      b.left[(level.steps + 1) % 3] = b.taken[(level.steps + 1) % 3] = 0;
+    }
+    for_all(nullptr, [&](uint32_t number, bool is_open) {
       if (!is_open) return;
       const OpenKey open = b.keys[number];
       uint32_t* heads = s.tables[tables.table[open.call_table]].heads;
@@ -188,7 +240,7 @@ __device__ void ServeAllLevels(const Tables& tables, const LookupScratch& s,
     });
     SyncGrid<kTogether>();
     uint32_t open = 0;
-    for_all([&](uint32_t number, bool is_open) {
+    for_all(b.taken + level.steps % 3, [&](uint32_t number, bool is_open) {
       const bool is_end = is_open && __ldcg(b.next + number) == 0;
       open += ServeBuckets(tables, s, b, level, number, is_end);
     });

@@ -24,6 +24,7 @@ struct BoundedScratch {
   int64_t* slots;         // [ids], by id: where the score of its new key lies
   uint32_t* warp_counts;  // [warps]
   uint32_t* left;         // [3]: keys still open after a level
+  uint32_t* taken;        // [3]: shares of a level's keys that warps have taken
   int lookups;            // that the call counts as
   uint64_t time;
 };

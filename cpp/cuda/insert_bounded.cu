@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     }
     return;
   }
-  if (blockIdx.x == 0 && threadIdx.x < 3) b.left[threadIdx.x] = 0;
+  if (blockIdx.x == 0 && threadIdx.x < 3) b.left[threadIdx.x] = b.taken[threadIdx.x] = 0;
   const uint32_t oldest_pinned = OldestPinned(s, b);
   const uint32_t count = ListNewKeys<kTogether>(tables, s, b, num_ids);
   SyncGrid<kTogether>();

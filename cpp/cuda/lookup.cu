@@ -165,6 +165,7 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
   const size_t warp_counts =
       plan.Add<uint32_t>(call->is_bounded ? int64_t{Blocks(call->num_ids)} * (kThreads / 32) : 0);
   const size_t left = plan.Add<uint32_t>(3);
+  const size_t taken = plan.Add<uint32_t>(3);
   DYNEMB_RETURN_IF_ERROR(plan.Allocate(exec));
   s.rows = plan.At<int64_t>(rows);
   s.new_keys = plan.At<Key>(new_keys);
@@ -176,6 +177,7 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
   b.next = plan.At<uint32_t>(next);
   b.warp_counts = plan.At<uint32_t>(warp_counts);
   b.left = plan.At<uint32_t>(left);
+  b.taken = plan.At<uint32_t>(taken);
   return Status();
 }
 

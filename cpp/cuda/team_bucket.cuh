@@ -102,15 +102,23 @@ struct TeamBucket {
       uint64_t hash = ~uint64_t{0};
       Entry entry{};
       int mine = -1;
+      // All reads before the first use.
+      ulonglong2 tied[4];
+      unsigned ties = 0;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         if ((candidates >> k & 1u) == 0 || scores[k] != least) continue;
-        const ulonglong2 both = __ldcg(
+        ties |= 1u << k;
+        tied[k] = __ldcg(
             reinterpret_cast<const ulonglong2*>(&table->index.EntryAt({bucket, Member() * 4 + k})));
-        const uint64_t its = HashKey(both.x).bits;
+      }
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        if ((ties >> k & 1u) == 0) continue;
+        const uint64_t its = HashKey(tied[k].x).bits;
         if (mine >= 0 && its >= hash) continue;
         hash = its;
-        entry = Entry{both.x, both.y};
+        entry = Entry{tied[k].x, tied[k].y};
         mine = k;
       }
       const bool is_mine = TeamMin(team, hash) == hash && mine >= 0;
