@@ -58,6 +58,11 @@ class UnknownFieldError(ConfigError, TypeError):
     """A field that the configuration does not have."""
 
 
+def _rounded(number: Any, dtype: Any) -> Any:
+    with np.errstate(over="ignore"):
+        return np.asarray(number, np.float64).astype(dtype)
+
+
 @dataclass(frozen=True)
 class TableConfig(metaclass=_Strict):
     """A table: rows of ``dim`` numbers for any 64-bit keys, with no vocabulary size.
@@ -134,6 +139,8 @@ class TableConfig(metaclass=_Strict):
             isinstance(self.missing_row, str) or not _is_number(self.missing_row)
         ):
             self._reject("missing_row", "a finite number or 'initializer'", "missing_row=0.0")
+        if not is_default and not np.isfinite(_rounded(self.missing_row, self.dtype)):
+            self._reject("missing_row", f"in the range of {self.dtype}", "missing_row=0.0")
         if not isinstance(self.trainable, bool):
             self._reject("trainable", "True or False", "trainable=False")
         self._check_later_options()

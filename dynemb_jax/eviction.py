@@ -218,6 +218,11 @@ def ttl(policy: P, *, steps: int | None = None, seconds: float | None = None) ->
             f"ttl takes an eviction policy, got {policy!r}; write e.g. "
             "eviction.ttl(eviction.lru(max_rows=1_000_000), steps=10_000)."
         )
+    if policy.has_ttl:
+        raise ConfigError(
+            f"ttl takes a policy without a time to live, got {policy!r}; one of steps and seconds "
+            "is enough, write e.g. eviction.ttl(eviction.lru(), steps=10_000)."
+        )
     if (steps is None) == (seconds is None):
         raise ConfigError(
             f"ttl needs either steps or seconds, got {'none' if steps is None else 'both'}; write "

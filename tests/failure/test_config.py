@@ -21,6 +21,8 @@ BAD = {
     "initial_rows": ({"initial_rows": -1}, "initial_rows"),
     "max_bytes": ({"max_bytes": 0}, "max_bytes"),
     "missing_row": ({"missing_row": "zero"}, "missing_row"),
+    "missing_row of 16 bits": ({"missing_row": 1e6, "dtype": np.float16}, "missing_row .*float16"),
+    "missing_row of 32 bits": ({"missing_row": 1e39}, "missing_row .*float32"),
     "optimizer": ({"optimizer": "adagrad"}, "optimizer"),
     "initializer": ({"initializer": 0.5}, "initializer"),
     "admission": ({"admission": 2}, "admission"),
@@ -113,6 +115,10 @@ BAD_TTL = {
     "no policy": (
         lambda lru: dj.eviction.ttl(dj.eviction.lru, steps=5),
         "takes an eviction policy",
+    ),
+    "twice": (
+        lambda lru: dj.eviction.ttl(dj.eviction.ttl(lru, steps=5), seconds=5),
+        "without a time to live, got",
     ),
     "nothing": (lambda lru: dj.eviction.ttl(lru), "either steps or seconds, got none"),
     "both": (lambda lru: dj.eviction.ttl(lru, steps=5, seconds=5), "steps or seconds, got both"),
