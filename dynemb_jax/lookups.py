@@ -15,7 +15,7 @@ from dynemb_jax.embeddings import Activations, Embeddings, checked_token, nest, 
 from dynemb_jax.errors import InputError, typed
 from dynemb_jax.eviction import Custom
 from dynemb_jax.group import Feature, Group
-from dynemb_jax.inputs import PADDING_SPLITS, FeatureIds, normalize, score_pairs
+from dynemb_jax.inputs import FeatureIds, normalize, score_pairs
 from dynemb_jax.keys import Keys
 
 _ROWS_NAME = "dynemb_rows"
@@ -51,7 +51,7 @@ def _active(group: Group, ids: Any) -> tuple[list[int], list[FeatureIds]]:
         if leaf is None:
             continue
         feature_ids = normalize(leaf, feature.path)
-        _check_feature(feature, feature_ids, group.device.platform)
+        _check_feature(feature, feature_ids)
         positions.append(position)
         inputs.append(feature_ids)
     if not positions:
@@ -59,19 +59,8 @@ def _active(group: Group, ids: Any) -> tuple[list[int], list[FeatureIds]]:
     return positions, inputs
 
 
-def refuse_ragged(platform: str, path: str) -> None:
-    """Raises NotImplementedError for a Ragged where there is none yet."""
-    if platform != "cpu":
-        raise NotImplementedError(
-            f"feature {path}: Ragged is not available yet on a GPU; pass Padded with lengths, or "
-            "run with JAX_PLATFORMS=cpu."
-        )
-
-
-def _check_feature(feature: Feature, ids: FeatureIds, platform: str) -> None:
+def _check_feature(feature: Feature, ids: FeatureIds) -> None:
     combiner = feature.config.combiner
-    if ids.padding == PADDING_SPLITS:
-        refuse_ragged(platform, feature.path)
     if combiner is not None and not ids.shape:
         raise InputError(
             f"feature {feature.path} pools over the last axis of its ids (combiner={combiner!r}), "

@@ -4,8 +4,6 @@ import jax
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from tests.plugins import CPU_OPTIMIZERS
-
 # Every test runs once on each of these.
 PLATFORMS = [pytest.param("cpu"), pytest.param("gpu", marks=pytest.mark.gpu)]
 
@@ -42,12 +40,6 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=f"runs with -m {name}"))
-    for item in items:
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        if params.get("platform") == "gpu" and not CPU_OPTIMIZERS.keys().isdisjoint(
-            value for value in params.values() if isinstance(value, str)
-        ):
-            item.add_marker(pytest.mark.skip(reason="an optimizer that a GPU does not have yet"))
 
 
 @pytest.fixture(params=PLATFORMS, scope="session", autouse=True)

@@ -131,8 +131,8 @@ OPTIMIZERS = {
     ),
 }
 
-# What a GPU does not have yet.
-CPU_OPTIMIZERS = {
+# Rules with clipping around them, and rules that XLA runs.
+COMPOSED_OPTIMIZERS = {
     # The summed gradient of a row is clipped before weight decay and rule see it.
     "sgd_clip": (
         dj.optimizers.sgd(0.1, max_grad_norm=0.5),
@@ -200,7 +200,7 @@ CPU_OPTIMIZERS = {
         optimizers.Clipped(optimizers.Adam(0.01), 2.0),
     ),
 }
-ALL_OPTIMIZERS = OPTIMIZERS | CPU_OPTIMIZERS
+ALL_OPTIMIZERS = OPTIMIZERS | COMPOSED_OPTIMIZERS
 
 INITIALIZERS = {
     "constant": (dj.initializers.constant(0.3), row_init.Constant(0.3)),

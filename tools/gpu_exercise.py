@@ -8,6 +8,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 import dynemb_jax as dj
 
@@ -138,10 +139,36 @@ def exercise_shapes() -> None:
         dj.close(emb)
 
 
+def exercise_ragged() -> None:
+    """Bags of any lengths, clipped gradients, and rules that XLA runs, narrow and wide."""
+    rng = np.random.default_rng(3)
+    clipped = [dj.optimizers.sgd(0.1, max_grad_norm=0.5), dj.optimizers.adam(0.1, max_grad_norm=2)]
+    for dim, rule in zip(
+        (3, 64, 130, 260),
+        [*clipped, dj.optimizers.from_optax(optax.adam(0.1)), *clipped[:1]],
+        strict=True,
+    ):
+        table = dj.TableConfig("a", dim, optimizer=rule)
+        emb = dj.create(
+            [dj.FeatureConfig(table, combiner) for combiner in (None, "sum", "mean", "sqrtn")]
+        )
+        for lengths in ([0, 700, 0, 1, 2, 40, 0], [1] * 7, [0] * 7, [128, 128, 0, 129, 127, 5, 3]):
+            splits = np.cumsum([0, *lengths])
+            ids = rng.integers(0, 500, 800)
+            weights = rng.random(800).astype(np.float32)
+            batch = [dj.Ragged(ids, splits)] + [dj.Ragged(ids, splits, weights)] * 3
+            acts, emb = dj.lookup(emb, batch)
+            emb = dj.apply_gradients(emb, acts, jax.tree.map(jnp.ones_like, acts.rows))
+            found = dj.lookup(emb, batch, train=False)[0].rows
+            assert all(np.isfinite(rows).all() for rows in found)
+        dj.close(emb)
+
+
 if __name__ == "__main__":
     parts = {
         "bounded": [exercise_bounded_tables, exercise_admission_and_expiry],
         "shapes": [exercise_shapes],
+        "ragged": [exercise_ragged],
     }
     for part in sys.argv[1:] or parts:
         for exercise in parts[part]:

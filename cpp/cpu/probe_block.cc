@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/probe.h"
+#include "table/backend.h"
 
 namespace dynemb {
 namespace {
@@ -65,23 +66,9 @@ Key LoadKey(const FeatureInput& feature, int64_t id) {
 Status CheckRowSplits(const RowSplits& row_splits) {
   for (int64_t group = 0; group < row_splits.num_groups; ++group) {
     const int32_t* split = row_splits.Group(group);
-    const int64_t first = group * (row_splits.num_bags + 1);
-    if (split[0] != 0) {
-      return InvalidArgument("row_splits of Ragged must start at 0, got ", split[0],
-                             " at flat position ", first,
-                             "; pass where each bag begins, and at last where the ids end.");
-    }
-    for (int64_t bag = 1; bag <= row_splits.num_bags; ++bag) {
-      if (split[bag] >= split[bag - 1]) continue;
-      return InvalidArgument("row_splits of Ragged must not decrease, got ", split[bag], " behind ",
-                             split[bag - 1], " at flat position ", first + bag,
-                             "; pass where each bag begins, and at last where the ids end.");
-    }
-    if (row_splits.Used(group) > row_splits.capacity) {
-      return InvalidArgument("row_splits of Ragged must end within its ids, of which there are ",
-                             row_splits.capacity, ", got ", row_splits.Used(group),
-                             " at flat position ", first + row_splits.num_bags,
-                             "; pass more ids or fewer bags.");
+    for (int64_t bag = 0; bag <= row_splits.num_bags; ++bag) {
+      if (row_splits.FaultOf(split + bag, bag) == SplitFault::kNone) continue;
+      return WrongRowSplits(row_splits.Wrong(split + bag - row_splits.splits));
     }
   }
   return Status();

@@ -55,9 +55,7 @@ Status CheckMoved(const CpuTable& table, const MovedRows& moved) {
   for (int32_t u = 0; valid && u < count; ++u) {
     valid = moved.unique_rows[u] >= 0 && moved.unique_rows[u] < table.pool().high_water();
   }
-  if (valid) return Status();
-  return InvalidArgument("apply_gradients: what moved of table '", table.config().name,
-                         "' is not what was collected; reinstall dynemb_jax.");
+  return valid ? Status() : WrongMovedRows(table.config());
 }
 
 void WriteMoved(CpuTable& table, const MovedRows& moved, int64_t step) {

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t first = layout.VectorOffset(0), scalars = layout.ScalarOffset();
   if (state == nullptr) {
     for (int64_t k = first + Lane(); k < view.stride_floats; k += 32) {
-      values[k] = k < scalars ? view.initial_state : view.initial_scalar;
+      values[k] = view.FirstState(k);
     }
     return;
   }

@@ -1,5 +1,7 @@
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "cuda/cuda_backend.h"
 #include "cuda/device_ops.cuh"
 #include "memory/cuda_check.h"
@@ -8,6 +10,20 @@ namespace dynemb {
 namespace {
 
 Bytes RoundUp(Bytes bytes) { return (bytes + 255) / 256 * 256; }
+
+// First values of a row behind its embedding, where a rule outside of the engine has them.
+std::vector<float> FirstState(const TableConfig& config) {
+  if (!config.outside.has_value()) return {};
+  const RowLayout layout = config.Layout();
+  std::vector<float> row(static_cast<size_t>(layout.StrideFloats()), 0.0f);
+  for (int v = 0; v < layout.vectors; ++v) {
+    std::fill_n(row.data() + layout.VectorOffset(v), layout.dim,
+                config.outside->vectors[static_cast<size_t>(v)]);
+  }
+  layout.StoreScalars(config.outside->scalars.data(), row.data());
+  row.erase(row.begin(), row.begin() + layout.VectorOffset(0));
+  return row;
+}
 
 __global__ void ClearErrorKernel(GroupState* group) { group->error = DeviceError::kNone; }
 
@@ -43,7 +59,12 @@ Status CudaBackend::Init(int32_t first_version) {
   const Bytes optimizer_bytes = RoundUp(tables * static_cast<Bytes>(sizeof(OptimizerParameters)));
   const Bytes counts_bytes = RoundUp(tables * static_cast<Bytes>(sizeof(CallCounts)));
   const Bytes outstanding_bytes = RoundUp(max_outstanding() * static_cast<Bytes>(sizeof(uint32_t)));
-  const Bytes bytes = state_bytes + view_bytes + optimizer_bytes + counts_bytes + outstanding_bytes;
+  Bytes first_state_bytes = 0;
+  for (const TableConfig& config : configs()) {
+    first_state_bytes += static_cast<Bytes>(FirstState(config).size() * sizeof(float));
+  }
+  const Bytes bytes = state_bytes + view_bytes + optimizer_bytes + counts_bytes +
+                      outstanding_bytes + first_state_bytes;
   void* block = nullptr;
   DYNEMB_CUDA_RETURN_IF_ERROR(cudaMalloc(&block, static_cast<size_t>(bytes)));
   device_block_ = static_cast<std::byte*>(block);
@@ -61,12 +82,18 @@ Status CudaBackend::Init(int32_t first_version) {
   state_copy_.resize(static_cast<size_t>(state_bytes));
   DYNEMB_RETURN_IF_ERROR(snapshots_.Init(device_block_, state_bytes));
 
+  float* first_state = reinterpret_cast<float*>(counts + counts_bytes + outstanding_bytes);
   for (size_t t = 0; t < configs().size(); ++t) {
     const TableConfig& config = configs()[t];
+    const std::vector<float> first_values = FirstState(config);
+    DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemcpy(first_state, first_values.data(),
+                                           first_values.size() * sizeof(float),
+                                           cudaMemcpyHostToDevice));
     DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemcpy(optimizers_ + t, &config.optimizer,
                                            sizeof config.optimizer, cudaMemcpyHostToDevice));
     tables_.push_back(std::make_unique<CudaTable>(config));
-    DYNEMB_RETURN_IF_ERROR(tables_.back()->Init());
+    DYNEMB_RETURN_IF_ERROR(tables_.back()->Init(first_values.empty() ? nullptr : first_state));
+    first_state += first_values.size();
     RoomPlan plan;
     DYNEMB_RETURN_IF_ERROR(CheckFirstRoom(config, &plan));
     DYNEMB_RETURN_IF_ERROR(tables_.back()->Grow(nullptr, plan.room, views_ + t));
@@ -116,6 +143,10 @@ Status CudaBackend::StatusOf(const GroupState& state) const {
       const TableConfig& config = configs()[static_cast<size_t>(state.error_got)];
       return ReleasedLookup(config);
     }
+    case DeviceError::kBadSplits:
+      return WrongRowSplits(state.error_split);
+    case DeviceError::kBadMoved:
+      return WrongMovedRows(configs()[static_cast<size_t>(state.error_got)]);
     case DeviceError::kBadLengths:
       return InvalidArgument("lengths of Padded must lie in [0, ", state.error_expected,
                              "], the last axis of its ids; got ", state.error_got,

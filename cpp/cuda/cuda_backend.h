@@ -13,6 +13,7 @@
 #include "core/status.h"
 #include "cuda/cuda_table.h"
 #include "cuda/device_state.h"
+#include "cuda/gradient_call.h"
 #include "cuda/lookup_call.h"
 #include "cuda/params.h"
 #include "cuda/snapshots.h"
@@ -29,6 +30,7 @@ class CudaBackend : public Backend {
 
   Status Lookup(const Executor& exec, TokenPair token, const LookupBatch& batch) override;
   Status Find(const Executor& exec, TokenPair token, const FindBatch& batch) override;
+  Status Collect(const Executor& exec, TokenPair token, const CollectBatch& batch) override;
   Status Update(const Executor& exec, TokenPair token, const UpdateBatch& batch) override;
   Status Assign(const Executor& exec, TokenPair token, const AssignBatch& batch) override;
   Status Erase(const Executor& exec, TokenPair token, const KeyBatch& batch) override;
@@ -77,6 +79,9 @@ class CudaBackend : public Backend {
   Status PrepareAdmission(const Executor& exec, DeviceLookup* call);
   // Rows that nobody has touched for longer than they may live go, if it is time to look.
   Status Expire(const Executor& exec, const int32_t* token, const DeviceLookup& call);
+  // Looks for wrong row splits, which are an error of the call; is_wrong, if not null, becomes 1
+  // as well, also behind an earlier error.
+  Status CheckSplits(const Executor& exec, const std::vector<RowSplits>& all, int32_t* is_wrong);
   // Looks for wrong lengths; whether the call has any lengths.
   bool CheckLengths(const Executor& exec, const int32_t* token, const DeviceLookup& call);
   // Room for elections in so many slots.
@@ -97,6 +102,11 @@ class CudaBackend : public Backend {
   Status InsertBounded(const Executor& exec, DeviceLookup* call);
   // The rows of a call with inserted keys are as young as can be.
   Status Touch(const Executor& exec, const DeviceLookup& call);
+  // Decides whether an update or a collect is to be done, and sorts its gradients by row.
+  Status SortGradients(const Executor& exec, GradientCall* call);
+  // An update is undone where moved rows are not what was collected; else they are written.
+  Status CheckMoved(const Executor& exec, const UpdateBatch& batch);
+  void WriteMoved(const Executor& exec, const UpdateBatch& batch);
   // Latest lookups whose rows are pinned until their update.
   int64_t max_outstanding() const { return configs()[0].max_outstanding; }
 

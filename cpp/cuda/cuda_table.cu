@@ -127,7 +127,8 @@ int64_t CudaTable::Capacity() const {
   return std::min(RowLimit(room_.num_buckets, config_.max_load), room_.row_capacity);
 }
 
-Status CudaTable::Init() {
+Status CudaTable::Init(const float* first_state) {
+  view_.first_state = first_state;
   DYNEMB_RETURN_IF_ERROR(sketch_.Commit(AdmissionBytes()));
   if (AdmissionBytes() > 0) {
     DYNEMB_CUDA_RETURN_IF_ERROR(

@@ -39,7 +39,8 @@ class CudaTable {
   Status Grow(void* stream, const Room& room, TableView* view_on_device);
 
   // Counters for admission, all 0, and clean records of expired keys. Before the first Grow.
-  Status Init();
+  // first_state: as in TableView, in device memory that outlives the table.
+  Status Init(const float* first_state);
 
   // The size is at most Bound(): what a finished call reported plus the ids of all
   // calls enqueued since.

@@ -150,13 +150,20 @@ __device__ inline Key LoadKeyOnDevice(const FeatureParam& feature, int64_t id) {
   return static_cast<const uint64_t*>(feature.keys)[id];
 }
 
-__device__ inline bool IsMeant(const FeatureParam& feature, int64_t id) {
+// has_splits: a feature may have row splits.
+template <bool has_splits>
+__device__ bool IsMeant(const FeatureParam& feature, int64_t id) {
   switch (feature.padding) {
     case Padding::kLengths:
       return id % feature.bag_length < feature.lengths[id / feature.bag_length];
     case Padding::kMask:
       return feature.mask[id] != 0;
-    case Padding::kSplits:  // refused before it gets here
+    case Padding::kSplits:
+      if constexpr (has_splits) {
+        const int64_t splits_to_here = (id / feature.bag_length + 1) * (feature.group_bags + 1);
+        return id % feature.bag_length < feature.row_splits[splits_to_here - 1];
+      }
+      break;
     case Padding::kNone:
       break;
   }

@@ -9,6 +9,7 @@
 #include "core/bucket.h"
 #include "core/row_init.h"
 #include "core/row_layout.h"
+#include "core/row_splits.h"
 #include "core/score.h"
 #include "core/types.h"
 #include "table/batch.h"
@@ -27,6 +28,7 @@ struct TableView {
   RowLayout layout;
   RowInitializer initializer;
   float initial_state, initial_scalar;
+  const float* first_state;  // in their place, behind the embedding: of rules outside of the engine
   float missing_value;
   bool missing_is_initial;
 
@@ -50,6 +52,11 @@ struct TableView {
   SketchView sketch;        // frequency
 
   DYNEMB_HD float* Row(int64_t row) const { return values + row * stride_floats; }
+  // First value of the state at a place of a row.
+  DYNEMB_HD float FirstState(int64_t at) const {
+    if (first_state != nullptr) return first_state[at - layout.VectorOffset(0)];
+    return at < layout.ScalarOffset() ? initial_state : initial_scalar;
+  }
 };
 
 // Written by kernels.
@@ -69,7 +76,15 @@ struct TableState {
   int64_t Erased() const { return counters.erased + counters.evicted + counters.expired; }
 };
 
-enum class DeviceError : int32_t { kNone = 0, kStale, kStaleActs, kBadLengths, kReleased };
+enum class DeviceError : int32_t {
+  kNone = 0,
+  kStale,
+  kStaleActs,
+  kBadLengths,
+  kBadSplits,  // error_split says which
+  kReleased,
+  kBadMoved,
+};
 
 struct GroupState {
   int32_t version;
@@ -85,6 +100,7 @@ struct GroupState {
   DeviceError error;
   int32_t error_got;
   int32_t error_expected;
+  WrongSplit error_split;
 
   // Of the call being executed.
   int32_t token;       // as given
@@ -92,6 +108,10 @@ struct GroupState {
   int32_t may_replay;  // the token is that of the lookup just done
   // Collected by the kernels of a lookup, reset at the end of every call.
   int32_t bad_call;  // its operands are wrong
+  // Row splits while they are checked, zero before and after: the blocks that are done, and of
+  // wrong ones ~(list, position), so that the first one is the largest.
+  uint32_t checked_blocks;
+  uint64_t first_wrong_split;
   uint64_t ids_checksum;
 };
 

@@ -1,17 +1,19 @@
 // Lookups that change nothing: probe and gather in one pass.
 #pragma once  // included by find.cu alone
 
+#include "cuda/end_call.cuh"
 #include "cuda/gather_kernels.cuh"
 
 namespace dynemb {
 
 // Row numbers of a find, straight from the index.
-struct FindRows {
+template <bool has_splits>
+struct FindRowsOf {
   TableState* states;
 
   __device__ bool Poisoned() const { return false; }
   __device__ int64_t Resolve(const TableView& table, const FeatureParam& feature, int64_t i) const {
-    if (!IsMeant(feature, i)) return kRowPadded;
+    if (!IsMeant<has_splits>(feature, i)) return kRowPadded;
     const Key key = LoadKeyOnDevice(feature, i);
     const int64_t row = FindRowOnDevice(table.index, HashKey(key), key);
     return row >= 0 ? row : kRowRefused;
@@ -42,10 +44,26 @@ struct FindRows {
   }
 };
 
+using FindRows = FindRowsOf<false>;
+
+// The same of a call with row splits, which may be wrong.
+struct CheckedFindRows : FindRowsOf<true> {
+  const GroupState* group;
+
+  __device__ bool Poisoned() const { return group->bad_call != 0; }
+};
+
+// A find whose row splits were checked: what is wrong is shown to the host.
+__global__ void __launch_bounds__(kEndThreads)
+    EndFindKernel(GroupState* group, SnapshotTarget snapshot) {
+  if (threadIdx.x == 0) group->bad_call = 0;
+  WriteSnapshot(snapshot);
+}
+
 // Where features are copied: kThreads ids a block.
-template <class List>
+template <class List, class Rows>
 __global__ void __launch_bounds__(kThreads, 5)
-    FindKernel(const __grid_constant__ List list, const TableView* views, FindRows rows) {
+    FindKernel(const __grid_constant__ List list, const TableView* views, Rows rows) {
   __shared__ RingMemory<kThreads, kGatherStages, 1> memory;
   const FeatureParam& feature = FeatureOfBlock(list);
   const TableView& table = views[feature.table];
@@ -53,6 +71,10 @@ __global__ void __launch_bounds__(kThreads, 5)
       int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x / 32 * 32;
   const int64_t i = first + Lane();
   const bool is_id = i < feature.num_ids;
+  if (rows.Poisoned()) {
+    PoisonRows(table, feature, first, max(int64_t{0}, min(int64_t{32}, feature.num_ids - first)));
+    return;
+  }
   const int64_t row = is_id ? rows.Resolve(table, feature, i) : int64_t{kRowPadded};
   IdCounts counts;
   counts.Add(row, is_id);

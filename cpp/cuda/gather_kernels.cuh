@@ -110,29 +110,40 @@ __device__ inline void PoisonRows(const TableView& table, const FeatureParam& fe
   }
 }
 
-// The features of a list that are pooled, or those that are not; returns their blocks:
-// a warp a bag, or a thread an id.
-inline uint32_t LayOutGather(const FeatureList& all, bool pooled, FeatureList* some) {
-  const int64_t per_block = pooled ? kThreads / 32 : kThreads;
-  uint32_t blocks = 0;
-  some->count = 0;
-  for (int f = 0; f < all.count; ++f) {
-    if ((all.features[f].combiner != Combiner::kNone) != pooled) continue;
-    FeatureParam& feature = some->features[some->count++];
-    feature = all.features[f];
-    feature.first_block = blocks;
-    blocks += static_cast<uint32_t>((feature.num_outputs + per_block - 1) / per_block);
-  }
-  return blocks;
+// Who brings a feature's rows to the output.
+enum class GatherKind { kCopied, kPooled, kPooledBySplits };
+
+inline GatherKind GatherKindOf(const FeatureParam& feature) {
+  if (feature.combiner == Combiner::kNone) return GatherKind::kCopied;
+  return feature.padding == Padding::kSplits ? GatherKind::kPooledBySplits : GatherKind::kPooled;
 }
 
-// Calls launch(blocks, list) with the features of one kind, if there are any.
-template <class Launch>
-void WithFeatures(const FeatureList& all, bool pooled, const Launch& launch) {
+// Calls launch(blocks, list) with the features of one kind, if there are any. work(feature):
+// what is to be done, of which a block does `per_block`.
+template <class Work, class Launch>
+void WithFeatures(const FeatureList& all, GatherKind kind, int64_t per_block, const Work& work,
+                  const Launch& launch) {
   FeatureList list;
-  const uint32_t blocks = LayOutGather(all, pooled, &list);
+  uint32_t blocks = 0;
+  list.count = 0;
+  for (int f = 0; f < all.count; ++f) {
+    if (GatherKindOf(all.features[f]) != kind) continue;
+    FeatureParam& feature = list.features[list.count++];
+    feature = all.features[f];
+    feature.first_block = blocks;
+    blocks += static_cast<uint32_t>((work(feature) + per_block - 1) / per_block);
+  }
   if (blocks == 0) return;
   WithFewFeatures(list, [&](const auto& some) { launch(blocks, some); });
+}
+
+// A thread an id that is copied, or a warp a bag.
+template <class Launch>
+void WithFeatures(const FeatureList& all, GatherKind kind, const Launch& launch) {
+  const int64_t per_block = kind == GatherKind::kCopied ? kThreads : kThreads / 32;
+  WithFeatures(
+      all, kind, per_block, [](const FeatureParam& feature) { return feature.num_outputs; },
+      launch);
 }
 
 }  // namespace dynemb

@@ -1,6 +1,6 @@
 // Rows whose gradients lie in several runs: their shares, summed in a fixed order, then
 // the step of the optimizer.
-#pragma once  // included by update.cu alone
+#pragma once
 
 #include "cuda/runs.cuh"
 
@@ -13,21 +13,25 @@ struct WarpGroup {
   static constexpr int kSize = 32;
   __device__ static int Rank() { return Lane(); }
   __device__ static void Sync() { __syncwarp(); }
-  __device__ static float Sum(float value) { return WarpSum(value); }
+  template <class T>
+  __device__ static T Sum(T value) {
+    return WarpSum(value);
+  }
 };
 
 struct BlockGroup {
   static constexpr int kSize = kJoinThreads;
   __device__ static int Rank() { return static_cast<int>(threadIdx.x); }
   __device__ static void Sync() { __syncthreads(); }
-  __device__ static float Sum(float value) {
-    __shared__ float warps[kJoinThreads / 32];
+  template <class T>
+  __device__ static T Sum(T value) {
+    __shared__ T warps[kJoinThreads / 32];
     value = WarpSum(value);
     __syncthreads();
     if (Lane() == 0) warps[threadIdx.x / 32] = value;
     __syncthreads();
-    float sum = 0.0f;
-    for (float warp : warps) sum += warp;
+    T sum = 0;
+    for (T warp : warps) sum += warp;
     return sum;
   }
 };
@@ -73,6 +77,14 @@ __device__ void JoinRow(const Rule& rule, const TableRuns& runs, const TableView
   }
   Group::Sync();
 
+  if constexpr (kClips<Rule>) {
+    double squares = 0.0;
+    for (int c = Group::Rank(); c < dim; c += Group::kSize) {
+      squares += static_cast<double>(total[c]) * static_cast<double>(total[c]);
+    }
+    const float scale = rule.ClipScaleOf(Group::Sum(squares));
+    for (int c = Group::Rank(); c < dim; c += Group::kSize) total[c] *= scale;
+  }
   float* row = view.Row(runs.Row(join.unique));
   float none0 = 0.0f, none1 = 0.0f, sums[2] = {};
   const auto state = [&](int vector, int column, float& none) -> float& {

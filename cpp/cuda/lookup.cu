@@ -8,6 +8,7 @@
 #include "cuda/end_call.cuh"
 #include "cuda/lookup_kernels.cuh"
 #include "cuda/pool_kernels.cuh"
+#include "cuda/ragged_kernels.cuh"
 #include "cuda/scratch.h"
 #include "memory/cuda_check.h"
 
@@ -114,6 +115,8 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
     const int32_t call_table = static_cast<int32_t>(found - batch.tables.begin());
     const AdmissionKind admits = configs()[static_cast<size_t>(input.table)].admission.kind;
     const bool is_gated = call->lookups > 0 && admits != AdmissionKind::kAll;
+    const int dim = configs()[static_cast<size_t>(input.table)].dim;
+    const int64_t first_chunk = call->ragged.Add(input, dim);
     FeatureList& list = call->lists.back();
     list.features[list.count++] = FeatureParam{input.keys,
                                                input.lengths,
@@ -124,7 +127,7 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
                                                batch.index[f],
                                                input.NumIds(),
                                                input.NumOutputRows(),
-                                               input.bag_length,
+                                               IdsOfRun(input),
                                                next_id[static_cast<size_t>(call_table)],
                                                call->blocks.back(),
                                                input.table,
@@ -132,7 +135,10 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
                                                input.format,
                                                input.padding,
                                                input.combiner,
-                                               is_gated};
+                                               is_gated,
+                                               input.row_splits.splits,
+                                               input.row_splits.num_bags,
+                                               first_chunk};
     call->blocks.back() += Blocks(input.NumIds());
     next_id[static_cast<size_t>(call_table)] += input.NumIds();
   }
@@ -274,6 +280,8 @@ Status CudaBackend::EnqueueLookup(const Executor& exec, TokenPair token, const L
   DeviceLookup& call = *prepared;
   DYNEMB_RETURN_IF_ERROR(PrepareLookup(exec, batch, &call));
   DYNEMB_RETURN_IF_ERROR(PrepareAdmission(exec, &call));
+  DYNEMB_RETURN_IF_ERROR(call.ragged.Allocate(exec));
+  DYNEMB_RETURN_IF_ERROR(CheckSplits(exec, call.ragged.splits, nullptr));
   DYNEMB_RETURN_IF_ERROR(Expire(exec, token.in, call));
   DYNEMB_RETURN_IF_ERROR(MakeRoom(exec, token.in, &call));
   DYNEMB_RETURN_IF_ERROR(Probe(exec, token.in, true, &call));
@@ -282,11 +290,14 @@ Status CudaBackend::EnqueueLookup(const Executor& exec, TokenPair token, const L
     const TrainRows<Tables> rows{call.scratch, tables};
     // All copies before all bags: they write the new rows.
     for (const FeatureList& list : call.lists) {
-      WithFeatures(list, false, [&](uint32_t blocks, const auto& some) {
+      WithFeatures(list, GatherKind::kCopied, [&](uint32_t blocks, const auto& some) {
         CopyKernel<<<2 * blocks, kThreads, 0, stream>>>(some, rows);
       });
     }
-    for (const FeatureList& list : call.lists) LaunchPool(list, views_, rows, stream);
+    for (const FeatureList& list : call.lists) {
+      LaunchPool(list, views_, rows, stream);
+      LaunchRaggedPool(list, views_, rows, call.ragged.scratch, stream);
+    }
   });
   SnapshotTarget snapshot;
   DYNEMB_RETURN_IF_ERROR(snapshots_.Reserve(stream, &snapshot));

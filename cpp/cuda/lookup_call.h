@@ -7,6 +7,7 @@
 #include "cuda/admit_call.h"
 #include "cuda/bounded_scratch.h"
 #include "cuda/params.h"
+#include "cuda/ragged_call.h"
 
 namespace dynemb {
 
@@ -24,6 +25,7 @@ struct DeviceLookup {
   BoundedScratch bounded{};
   GatedTables gated{};
   AdmitScratch admit{};
+  RaggedCall ragged{};
 };
 
 }  // namespace dynemb

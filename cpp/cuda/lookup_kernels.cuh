@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     const uint64_t place = (static_cast<uint64_t>(id) + 1) * 0x9E3779B97F4A7C15ull;
     check = place;
-    if (IsMeant(feature, i)) {
+    if (IsMeant<true>(feature, i)) {
       const KeyHash hash = HashKey(key);
       check = Mix64(hash.bits + place + static_cast<uint64_t>(feature.table));
       const FoundEntry found = FindOnDevice(table.index, hash, key);

@@ -68,12 +68,12 @@ __device__ inline void InitRowsByWarp(const TableView& table, const NewRow* rows
       InitRows(table, rows, count, [&](uint32_t r) { return InitialValue(init, r); });
       break;
   }
-  const int64_t state = table.layout.VectorOffset(0), scalars = table.layout.ScalarOffset();
+  const int64_t state = table.layout.VectorOffset(0);
   if (state == table.stride_floats) return;
   for (int n = 0; n < count; ++n) {
     if (rows[n].row == nullptr) continue;
     for (int64_t i = state + Lane(); i < table.stride_floats; i += 32) {
-      rows[n].row[i] = i < scalars ? table.initial_state : table.initial_scalar;
+      rows[n].row[i] = table.FirstState(i);
     }
   }
 }

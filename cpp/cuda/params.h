@@ -29,6 +29,11 @@ struct FeatureParam {
   Padding padding;
   Combiner combiner;
   bool is_gated;  // ids without a row wait for their admission
+  // Where padding is kSplits: [groups, group_bags + 1], bag_length is the ids of a group, and
+  // first_chunk that of the feature among all that the call pools by splits.
+  const int32_t* row_splits;
+  int64_t group_bags;
+  int64_t first_chunk;
 };
 
 // Lists go to kernels by value. Launches copy their parameters, so most calls use

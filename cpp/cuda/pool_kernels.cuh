@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads, 4)
 template <class Rows>
 void LaunchPool(const FeatureList& all, const TableView* views, const Rows& rows,
                 cudaStream_t stream) {
-  WithFeatures(all, true, [&](uint32_t blocks, const auto& some) {
+  WithFeatures(all, GatherKind::kPooled, [&](uint32_t blocks, const auto& some) {
     PoolKernel<<<blocks, kThreads, 0, stream>>>(some, views, rows);
   });
 }

@@ -1,14 +1,13 @@
 // Sorted gradients cut into runs of equal length, which make all warps equal,
 // whatever the skew: what the kernels that step and join runs share.
-#pragma once  // included by update.cu alone
+#pragma once
 
-#include "core/optimizer/dispatch.h"
+#include "cuda/clipped.cuh"
+#include "cuda/gradient_call.h"
 #include "cuda/pieces.cuh"
-#include "cuda/sort_kernels.cuh"
 
 namespace dynemb {
 
-inline constexpr uint32_t kRunLength = 128;  // gradients
 inline constexpr int kRunThreads = 64;
 inline constexpr int kRunStages = 8;
 // A warp reads the ids of a run 32 / teams at a time: no fewer than the ring is deep.

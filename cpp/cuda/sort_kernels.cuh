@@ -1,101 +1,14 @@
 // Gradients of looked-up ids by unique row: a counting sort. Count and rank; scan
-// (in update.cu); permute.
-#pragma once  // included by update.cu alone
+// (in gradients.cu); permute.
+#pragma once  // included by gradients.cu alone
 
 #include <cub/block/block_scan.cuh>
 
-#include "core/optimizer/dispatch.h"
 #include "core/pool.h"
 #include "cuda/gather_kernels.cuh"
+#include "cuda/gradient_call.h"
 
 namespace dynemb {
-
-// One feature's gradient in one lookup.
-struct GradientParam {
-  const int32_t* index;
-  const float* weights;
-  const float* grads;
-  const float* bag_scales;  // [num_bags], null where not pooled
-  const int32_t* merged;    // unique row of the lookup -> of the update; null: same
-  int64_t num_ids;
-  int64_t bag_length;  // 1 where not pooled
-  int64_t first_id;
-  int64_t first_unique;  // of the table in the numbering of the update
-  int64_t unique_capacity;
-  uint32_t first_block;
-  int32_t dim;
-};
-
-template <size_t N>
-struct GradientListOf {
-  GradientParam features[N];
-  int count;
-};
-using GradientList = GradientListOf<kMaxFeatures>;
-
-// One table's share of an update. Its gradients, sorted by row, are cut into runs of
-// equal length; a warp takes as many neighbouring runs as rows fit beside each other.
-struct UpdateTable {
-  const int64_t* unique_rows;  // [capacity]
-  int64_t first_unique;        // in the numbering of the update
-  int64_t capacity;
-  int32_t table;
-  uint32_t first_warp;  // of the table among the warps of a launch
-  uint32_t first_run;   // of the table among all runs
-  OptimizerKind kind;
-};
-
-template <size_t N>
-struct UpdateTablesOf {
-  UpdateTable tables[N];
-  int count;
-  uint32_t warps, runs;  // of all tables
-};
-using UpdateTables = UpdateTablesOf<kMaxCallTables>;
-
-// As WithFew of params.h.
-template <class Body>
-void WithFew(const GradientList& list, const UpdateTables& tables, Body&& body) {
-  if (list.count > kFewFeatures || tables.count > kFewTables) {
-    body(list, tables);
-    return;
-  }
-  GradientListOf<kFewFeatures> few_list{};
-  UpdateTablesOf<kFewTables> few_tables{};
-  few_list.count = list.count;
-  few_tables.count = tables.count;
-  few_tables.warps = tables.warps;
-  few_tables.runs = tables.runs;
-  for (int i = 0; i < list.count; ++i) few_list.features[i] = list.features[i];
-  for (int i = 0; i < tables.count; ++i) few_tables.tables[i] = tables.tables[i];
-  body(few_list, few_tables);
-}
-
-struct UpdateScratch {
-  GroupState* group;
-  const TableView* tables;
-  const OptimizerParameters* optimizers;  // [tables of the group]
-  const float* learning_rates;            // [tables of the group]
-  const int32_t* step;                    // [1]
-  uint32_t* counts;                       // [uniques + 1], the last is 0
-  uint32_t* offsets;                      // [uniques + 1]: scan of counts
-  uint32_t* ranks;                        // [ids]
-  uint32_t* sorted;                       // [ids]: id, in the order of rows
-  float* partials;                        // [runs, 2, partial_stride]: head and tail sums
-  float* row_sums;                        // [uniques, kSums] of wide rows
-  int64_t partial_stride;
-  int64_t num_uniques;
-};
-
-// Headers of the lookups, for the check that no row has been given away since.
-struct HeaderList {
-  const int32_t* headers[kMaxFeatures];
-  int count;
-  // Tables that may have given the rows of a lookup to other keys, and which lookup.
-  int32_t evicting[kMaxFeatures];
-  int32_t header_of[kMaxFeatures];
-  int num_evicting;
-};
 
 // One thread decides whether the update is to be done; all clear its counters.
 __global__ void __launch_bounds__(kThreads)
@@ -201,30 +114,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// d pooled / d row of every bag: one thread a bag.
-__global__ void __launch_bounds__(kThreads)
-    BagScaleKernel(const int32_t* index, const float* weights, int64_t num_bags, int64_t bag_length,
-                   Combiner combiner, float* scales) {
-  const int64_t bag = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (bag >= num_bags) return;
-  BagSums sums;
-  for (int64_t i = bag * bag_length; i < (bag + 1) * bag_length; ++i) {
-    if (index[i] != kPadded) sums.Add(weights == nullptr ? 1.0f : weights[i]);
-  }
-  scales[bag] = BagScale(combiner, sums);
-}
-
-// Unique row, in the numbering of the update, of id i of a feature; -1: none.
-__device__ inline int64_t UniqueOf(const GradientParam& feature, int64_t i) {
-  int64_t unique = feature.index[i];
-  if (unique < 0 || unique >= feature.unique_capacity) return -1;
-  if (feature.merged != nullptr) unique = feature.merged[unique];
-  return feature.first_unique + unique;
-}
-
-inline constexpr int kSortThreads = 512;
-inline constexpr int kIdsPerThread = 4;
-inline constexpr int kIdsPerBlock = kSortThreads * kIdsPerThread;
 inline constexpr uint32_t kBlockSlotBits = 12;
 inline constexpr uint32_t kBlockSlots = 1u << kBlockSlotBits;
 static_assert(kBlockSlots == 2 * kIdsPerBlock);

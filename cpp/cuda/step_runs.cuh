@@ -1,6 +1,6 @@
 // Gradients of a run, summed per row, then one step of the optimizer for every row
 // that begins and ends in the run. Of a row that does not, the run keeps its share.
-#pragma once  // included by update.cu alone
+#pragma once
 
 #include "cuda/runs.cuh"
 
@@ -14,7 +14,7 @@ struct Contribution {
 
 __device__ inline Contribution ContributionOf(const GradientParam& feature, int64_t i) {
   if (feature.bag_scales == nullptr) return {feature.grads + i * feature.dim, 1.0f};
-  const int64_t bag = i / feature.bag_length;
+  const int64_t bag = feature.bag_of != nullptr ? feature.bag_of[i] : i / feature.bag_length;
   const float weight = feature.weights == nullptr ? 1.0f : feature.weights[i];
   return {feature.grads + bag * feature.dim, weight * feature.bag_scales[bag]};
 }
@@ -52,11 +52,17 @@ struct RowColumns {
   }
 };
 
+// Whether the columns of a row are more than the place for what the rule writes.
+template <class Rule>
+inline constexpr bool kReadsRow = !requires { typename Rule::OnlyWrites; };
+
 // Parts of a ring's stage: a gradient, the columns it moves, the row's numbers.
 template <class Rule>
 inline constexpr int kRunParts = 2 + Rule::kVectors + (Rule::kScalars > 0 ? 1 : 0);
 template <class Rule>
 using RunRing = Ring<kRunStages, kRunParts<Rule>>;
+
+enum class RunPass { kSquares, kSums, kSteps };
 
 // One warp on the runs of its teams.
 template <class Rule, int VEC, class List>
@@ -146,7 +152,7 @@ struct RunWarp {
     if (active) ring.template Copy<VEC>(turn, 0, item.grad + column);
     if (item.row == nullptr) return;
     if (active) {
-      ring.template Copy<VEC>(turn, 1, item.row + column);
+      if constexpr (kReadsRow<Rule>) ring.template Copy<VEC>(turn, 1, item.row + column);
       for (int v = 0; v < Rule::kVectors; ++v) {
         ring.template Copy<VEC>(turn, 2 + v, item.row + view.layout.VectorOffset(v) + column);
       }
@@ -158,8 +164,8 @@ struct RunWarp {
 
   __device__ RowColumns<Rule, VEC> Read(int turn) const {
     RowColumns<Rule, VEC> columns;
-    columns.w = ring.template Read<VEC>(turn, 1);
-    columns.s0 = columns.s1 = Piece<VEC>::Filled(0.0f);
+    columns.w = columns.s0 = columns.s1 = Piece<VEC>::Filled(0.0f);
+    if constexpr (kReadsRow<Rule>) columns.w = ring.template Read<VEC>(turn, 1);
     if constexpr (Rule::kVectors > 0) columns.s0 = ring.template Read<VEC>(turn, 2);
     if constexpr (Rule::kVectors > 1) columns.s1 = ring.template Read<VEC>(turn, 3);
     return columns;
@@ -176,6 +182,33 @@ struct RunWarp {
           sums[s] += __shfl_xor_sync(kFullWarp, sums[s], mask);
         }
       }
+    }
+  }
+
+  // What clipping makes of the gradient of the row that ends with `item`. Of wide rows a
+  // pass before has added up the squares, columns [start, ...) last.
+  template <RunPass kPass>
+  __device__ void Clip(const RunItem& item, int start, bool active, bool wide,
+                       Piece<VEC>* grad) const {
+    double* kept = runs.scratch.row_squares + item.unique;
+    double squares = 0.0;
+    if (kPass == RunPass::kSquares || !wide) {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        const double g = static_cast<double>(grad->value[v]);
+        if (active && item.row != nullptr) squares += g * g;
+      }
+      for (int mask = 1; mask < teams.lanes; mask *= 2) {
+        squares += __shfl_xor_sync(kFullWarp, squares, mask);
+      }
+    }
+    if (item.row == nullptr) return;
+    if constexpr (kPass == RunPass::kSquares) {
+      if (teams.member == 0) *kept = start == 0 ? squares : *kept + squares;
+    } else {
+      const float scale = rule.ClipScaleOf(wide ? *kept : squares);
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) grad->value[v] *= scale;
     }
   }
 
@@ -201,12 +234,13 @@ struct RunWarp {
     }
   }
 
-  // One pass over the run. Rows wider than a warp need two where the rule sums over
-  // columns: the first pass only sums.
-  template <bool kOnlySums>
+  // One pass over the run. Rows wider than a warp need another one before it where the rule
+  // sums over columns, and one before that where the norm of their gradient counts.
+  template <RunPass kPass>
   __device__ void Pass(int start, uint32_t length, bool wide) const {
     const int column = start + teams.column();
     const bool active = column < view.layout.dim;
+    constexpr bool kOnlySums = kPass != RunPass::kSteps;
     // Teams beyond the end of the table keep to its last gradient, and do nothing.
     Place place{UniqueOfId(list, runs.scratch.sorted[min(begin, end - 1)]), false};
     place.carried = begin < end && runs.scratch.offsets[place.unique] < begin;
@@ -226,8 +260,13 @@ struct RunWarp {
         if (item.grad != nullptr && active) {
           grad.AddScaled(item.scale, ring.template Read<VEC>(done, 0));
         }
+        if constexpr (kClips<Rule>) {
+          if (__any_sync(kFullWarp, item.row != nullptr)) {
+            Clip<kPass>(item, start, active, wide, &grad);
+          }
+        }
         float sums[2] = {};
-        if constexpr (Rule::kSums > 0) {
+        if constexpr (Rule::kSums > 0 && kPass != RunPass::kSquares) {
           if (__any_sync(kFullWarp, item.row != nullptr)) Sum(done, item, grad, active, sums);
           float* kept = runs.scratch.row_sums + int64_t{item.unique} * Rule::kSums;
           for (int s = 0; s < Rule::kSums && wide && item.row != nullptr; ++s) {
@@ -253,13 +292,19 @@ struct RunWarp {
     const uint32_t length = __shfl_sync(kFullWarp, end - begin, 0);
     const int dim = view.layout.dim;
     const bool wide = dim > teams.columns();
-    if constexpr (Rule::kSums > 0) {
-      for (int start = 0; wide && start < dim; start += teams.columns()) {
-        Pass<true>(start, length, wide);
+    const auto pass = [&]<RunPass kPass>() {
+      for (int start = 0; start < dim; start += teams.columns()) {
+        Pass<kPass>(start, length, wide);
       }
       __syncwarp();
+    };
+    if constexpr (kClips<Rule>) {
+      if (wide) pass.template operator()<RunPass::kSquares>();
     }
-    for (int start = 0; start < dim; start += teams.columns()) Pass<false>(start, length, wide);
+    if constexpr (Rule::kSums > 0) {
+      if (wide) pass.template operator()<RunPass::kSums>();
+    }
+    pass.template operator()<RunPass::kSteps>();
   }
 };
 

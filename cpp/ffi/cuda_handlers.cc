@@ -32,6 +32,7 @@ struct Verb {
 };
 constexpr Verb kLookup{&LookupCall, "dynemb.lookup"};
 constexpr Verb kFind{&FindCall, "dynemb.find"};
+constexpr Verb kCollect{&CollectCall, "dynemb.collect"};
 constexpr Verb kUpdate{&UpdateCall, "dynemb.update"};
 constexpr Verb kAssign{&AssignCall, "dynemb.assign"};
 constexpr Verb kErase{&EraseCall, "dynemb.erase"};
@@ -64,6 +65,7 @@ xffi::Error OnDevice(int64_t group, Plan plan, int32_t device, cudaStream_t stre
 
 DYNEMB_DEFINE_CUDA_HANDLER(DynembLookupCuda, kLookup);
 DYNEMB_DEFINE_CUDA_HANDLER(DynembFindCuda, kFind);
+DYNEMB_DEFINE_CUDA_HANDLER(DynembCollectCuda, kCollect);
 DYNEMB_DEFINE_CUDA_HANDLER(DynembUpdateCuda, kUpdate);
 DYNEMB_DEFINE_CUDA_HANDLER(DynembAssignCuda, kAssign);
 DYNEMB_DEFINE_CUDA_HANDLER(DynembEraseCuda, kErase);

@@ -51,6 +51,7 @@ NB_MODULE(_native_cuda, m) {
     nanobind::dict handlers;
     handlers["dynemb_lookup"] = dynemb::Capsule(DynembLookupCuda);
     handlers["dynemb_find"] = dynemb::Capsule(DynembFindCuda);
+    handlers["dynemb_collect"] = dynemb::Capsule(DynembCollectCuda);
     handlers["dynemb_update"] = dynemb::Capsule(DynembUpdateCuda);
     handlers["dynemb_assign"] = dynemb::Capsule(DynembAssignCuda);
     handlers["dynemb_erase"] = dynemb::Capsule(DynembEraseCuda);

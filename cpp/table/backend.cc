@@ -12,10 +12,28 @@ Status ReleasedLookup(const TableConfig& config) {
       "apply them sooner, or raise max_outstanding in dynemb_jax.create.");
 }
 
-Status Backend::Collect(const Executor&, TokenPair, const CollectBatch&) {
-  return MakeStatus(StatusCode::kConfig,
-                    "optimizers of optax are not available on this device yet; run with "
-                    "JAX_PLATFORMS=cpu.");
+Status WrongRowSplits(const WrongSplit& wrong) {
+  const char* const bags = "; pass where each bag begins, and at last where the ids end.";
+  switch (wrong.fault) {
+    case SplitFault::kNone:
+      break;
+    case SplitFault::kStart:
+      return InvalidArgument("row_splits of Ragged must start at 0, got ", wrong.got,
+                             " at flat position ", wrong.position, bags);
+    case SplitFault::kFalls:
+      return InvalidArgument("row_splits of Ragged must not decrease, got ", wrong.got, " behind ",
+                             wrong.before, " at flat position ", wrong.position, bags);
+    case SplitFault::kBeyond:
+      return InvalidArgument("row_splits of Ragged must end within its ids, of which there are ",
+                             wrong.capacity, ", got ", wrong.got, " at flat position ",
+                             wrong.position, "; pass more ids or fewer bags.");
+  }
+  return Status();
+}
+
+Status WrongMovedRows(const TableConfig& config) {
+  return InvalidArgument("apply_gradients: what moved of table '", config.name,
+                         "' is not what was collected; reinstall dynemb_jax.");
 }
 
 }  // namespace dynemb

@@ -34,6 +34,10 @@ inline constexpr uint32_t kRenewStep = 1u << 16;
 
 // kTooManyOutstanding: acts whose rows the table keeps no longer, and may have given away.
 Status ReleasedLookup(const TableConfig& config);
+// kInvalidArgument: row splits of a Ragged.
+Status WrongRowSplits(const WrongSplit& wrong);
+// kInvalidArgument: MovedRows of a table.
+Status WrongMovedRows(const TableConfig& config);
 
 class Backend {
  public:
@@ -42,8 +46,8 @@ class Backend {
   virtual Status Lookup(const Executor& exec, TokenPair token, const LookupBatch& batch) = 0;
   virtual Status Find(const Executor& exec, TokenPair token, const FindBatch& batch) = 0;
   // Gradients and rows for optimizers that run outside of the engine; changes nothing,
-  // and Update takes the same token. For backends that have such tables.
-  virtual Status Collect(const Executor& exec, TokenPair token, const CollectBatch& batch);
+  // and Update takes the same token.
+  virtual Status Collect(const Executor& exec, TokenPair token, const CollectBatch& batch) = 0;
   virtual Status Update(const Executor& exec, TokenPair token, const UpdateBatch& batch) = 0;
   virtual Status Assign(const Executor& exec, TokenPair token, const AssignBatch& batch) = 0;
   virtual Status Erase(const Executor& exec, TokenPair token, const KeyBatch& batch) = 0;

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "core/row_splits.h"
 #include "core/types.h"
 
 namespace dynemb {
@@ -15,32 +16,6 @@ namespace dynemb {
 enum class KeyFormat : int32_t { kInt32 = 0, kUint32 = 1, kBits64 = 2 };
 
 enum class Padding : int32_t { kNone = 0, kLengths = 1, kMask = 2, kSplits = 3 };
-
-// Ids [begin, end) of a feature.
-struct IdRange {
-  int64_t begin;
-  int64_t end;
-};
-
-// Bags of any lengths, one behind the other: in a group of `capacity` ids, bag b is
-// [splits[b], splits[b + 1]), and ids from the last split on are padding.
-struct RowSplits {
-  const int32_t* splits = nullptr;  // [num_groups, num_bags + 1]; null: there are none
-  int64_t num_groups = 0;
-  int64_t num_bags = 0;  // of a group
-  int64_t capacity = 0;  // ids of a group
-
-  int64_t NumIds() const { return num_groups * capacity; }
-  const int32_t* Group(int64_t group) const { return splits + group * (num_bags + 1); }
-  // Position in its group at which the padding of a group begins.
-  int64_t Used(int64_t group) const { return Group(group)[num_bags]; }
-  // Bags are counted through all groups.
-  IdRange Bag(int64_t bag) const {
-    const int64_t group = bag / num_bags;
-    const int32_t* split = Group(group) + bag % num_bags;
-    return {group * capacity + split[0], group * capacity + split[1]};
-  }
-};
 
 // One feature: `num_bags` bags of `bag_length` ids each. Not pooled: bag_length
 // still is the last axis where lengths pad, 1 otherwise. With row_splits their

@@ -233,7 +233,6 @@ def from_optax(
 
     It costs copies of the rows, their state and gradients, each as long as the batch has ids,
     where the optimizers of this package change rows in place: take those where there is one.
-    CPU only so far.
 
     Args:
         transformation: ``optax.GradientTransformation``. It may need the row, but no other

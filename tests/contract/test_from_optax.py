@@ -7,10 +7,8 @@ import optax
 import pytest
 
 import dynemb_jax as dj
-from dynemb_jax.group import refuse_on_gpu
 from tests.twin import assert_close, create, random_grads
 
-pytestmark = pytest.mark.usefixtures("cpu_only")
 IDS = np.array([1, 2, 3])
 
 
@@ -142,14 +140,6 @@ def test_a_transformation_that_cannot_be_a_rule_is_refused(case):
 def test_an_impossible_option_is_refused_by_its_name(option, value):
     with pytest.raises(dj.errors.ConfigError, match=f"{option} must be .*; pass"):
         dj.optimizers.from_optax(optax.sgd(0.1), **{option: value})
-
-
-def test_a_gpu_does_not_have_it_yet_and_says_so():
-    rule = dj.optimizers.from_optax(optax.sgd(0.1))
-
-    refuse_on_gpu("cpu", (dj.TableConfig("items", 4, optimizer=rule),))
-    with pytest.raises(NotImplementedError, match=r"items.*FromOptax.*JAX_PLATFORMS=cpu"):
-        refuse_on_gpu("gpu", (dj.TableConfig("items", 4, optimizer=rule),))
 
 
 def test_names_of_state_are_the_shortest_that_tell_parts_apart():

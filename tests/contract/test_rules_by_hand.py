@@ -155,7 +155,6 @@ def test_a_row_of_zeros_leaves_them_with_lamb_and_one_without_a_gradient_stays()
     assert_close(read(emb, 2)[0], [-0.5, 0])  # the ratio is 1
 
 
-@pytest.mark.usefixtures("cpu_only")
 def test_the_norm_that_is_clipped_is_that_of_the_sum_of_the_row():
     emb = zeros(dj.optimizers.sgd(1.0, max_grad_norm=5.0))
     ids = np.array([1, 2, 1, 3, 3])
@@ -170,14 +169,12 @@ def test_the_norm_that_is_clipped_is_that_of_the_sum_of_the_row():
         assert_close(read(emb, key)[0], row)
 
 
-@pytest.mark.usefixtures("cpu_only")
 def test_a_gradient_whose_square_is_beyond_float32_is_clipped():
     emb = train(zeros(dj.optimizers.sgd(1.0, max_grad_norm=5.0)), 1, [3e30, 4e30])
 
     assert_close(read(emb, 1)[0], [-3, -4])
 
 
-@pytest.mark.usefixtures("cpu_only")
 def test_the_gradient_of_the_caller_is_not_clipped_in_place():
     emb = zeros(dj.optimizers.sgd(1.0, max_grad_norm=1.0))
     acts, emb = dj.lookup(emb, np.array([1]))

@@ -160,7 +160,6 @@ def test_an_impossible_probability_is_refused(p):
     ("option", "value", "said"),
     [
         ("dtype", jnp.bfloat16, "dtype=bfloat16"),
-        ("optimizer", dj.optimizers.sgd(0.1, max_grad_norm=0.5), "max_grad_norm=0.5"),
     ],
 )
 def test_what_is_not_there_yet_on_a_gpu_says_so(option, value, said):

@@ -10,8 +10,6 @@ from tests.oracle import ragged, row_init
 from tests.oracle.pooling import COMBINERS
 from tests.twin import Twin, assert_close, create, keys, random_grads
 
-pytestmark = pytest.mark.usefixtures("cpu_only")
-
 # Bags of 2, 0, 3 and 0 ids; 9s are padding.
 IDS = np.array([1, 2, 3, 1, 2, 9, 9, 9])
 SPLITS = np.array([0, 2, 2, 5, 5], np.int32)

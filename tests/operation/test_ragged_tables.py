@@ -13,7 +13,6 @@ from tests.oracle import ragged
 from tests.oracle.pooling import COMBINERS
 from tests.twin import assert_close, create, random_grads
 
-pytestmark = pytest.mark.usefixtures("cpu_only")
 # Bags of 2, 0, 3 and 0 ids; 9s are padding.
 IDS = np.array([1, 2, 3, 1, 2, 9, 9, 9])
 SPLITS = np.array([0, 2, 2, 5, 5], np.int32)
@@ -99,6 +98,7 @@ def test_gradients_are_clipped_after_the_bags_are_summed(combiner):
     assert_close(dj.get(emb, "items", [1, 2, 3]).rows, -sums * np.minimum(1.0, 0.5 / norms))
 
 
+@pytest.mark.usefixtures("cpu_only")
 @pytest.mark.parametrize("combiner", [None, "sum"])
 def test_return_evicted_says_who_made_way_for_bags_and_not_for_padding(combiner):
     emb = create(3, combiner=combiner, eviction=dj.eviction.custom(max_rows=3))
@@ -137,6 +137,7 @@ def test_ids_that_are_not_admitted_give_the_missing_row_to_their_bag():
     assert (stats.rows, stats.refused["admission"], stats.padded) == (2, 3, 3)
 
 
+@pytest.mark.usefixtures("cpu_only")
 @pytest.mark.parametrize("combiner", [None, "mean"])
 def test_bags_of_rows_of_16_bits_pool_in_float32(combiner):
     emb = create(3, combiner=combiner, dtype=jnp.bfloat16, rounding="nearest")

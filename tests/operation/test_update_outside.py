@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import dynemb_jax as dj
 from tests.twin import Twin, assert_close, create, random_grads
 
-pytestmark = pytest.mark.usefixtures("cpu_only")
 ADAM = optax.adam(0.01)
 RULES = {
     "xla": dj.optimizers.from_optax(ADAM, count="row"),

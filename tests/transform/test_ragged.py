@@ -14,8 +14,6 @@ from tests.oracle.pooling import COMBINERS
 from tests.plugins import INITIALIZERS, OPTIMIZERS
 from tests.twin import assert_close, assert_same_stats, create, keys, random_grads
 
-pytestmark = pytest.mark.usefixtures("cpu_only")
-
 # Three batches of one capacity: other lengths, other ends, and one of empty bags only.
 IDS = np.array([[1, 2, 2, -1, 9, 9], [2, 3, 2**40, 3, 7, 1], [8, 8, 8, 8, 8, 8]])
 SPLITS = np.array([[0, 1, 4, 4], [0, 0, 5, 6], [0, 0, 0, 0]], np.int32)
