@@ -21,6 +21,7 @@ from typing import Any
 
 import gpu_bounded
 import gpu_cases
+import gpu_dlrm
 import gpu_driver
 import gpu_dynemb
 import gpu_growth
@@ -30,8 +31,6 @@ import gpu_timing
 import gpu_xla
 import jax
 import numpy as np
-
-DISAGREEMENT = 1e-2  # of rows after the same steps; above it the variants differ
 
 
 class Run:
@@ -74,7 +73,8 @@ def create_variants(case: gpu_cases.Case, run: Run) -> list[Any]:
         jax.random.normal(jax.random.key(table), shape) * 1e-2 for table in range(case.draw.tables)
     ]
     made = []
-    for variant in (gpu_dynemb.DynembVariant, gpu_xla.XlaVariant):
+    baseline = [gpu_xla.XlaVariant] if case.has_baseline else []
+    for variant in (gpu_dynemb.DynembVariant, *baseline):
         with run.going_on(f"{case.label}: {variant.name}"):
             one = variant(case, grads)
             jax.block_until_ready(one.train(0))
@@ -111,7 +111,7 @@ def measure_op(case: gpu_cases.Case, op: str, variants: list[Any], run: Run) -> 
     apart = gpu_timing.disagreement(last["dynemb"], last["xla"])
     waits = after["waits"] - before["waits"]
     print(f"    rows apart by {apart:.1e}; the host waited {waits} times for room", flush=True)
-    if not apart <= DISAGREEMENT:
+    if not apart <= gpu_timing.DISAGREEMENT:
         run.failures.append(f"{case.label} {op}: rows differ by {apart:.1e}")
 
 
@@ -193,6 +193,9 @@ def measure(args: argparse.Namespace) -> int:
         with run.going_on(gpu_bounded.CASE):
             gpu_bounded.measure(run)
     gpu_cases.forget_draws()
+    if run.wants(gpu_dlrm.CASE):
+        with run.going_on(gpu_dlrm.CASE):
+            gpu_dlrm.measure(run)
     if run.wants("growth"):
         with run.going_on("growth"):
             run.growth = gpu_growth.measure(run.scale, run.driver)
@@ -217,7 +220,7 @@ def main() -> int:
     parser.add_argument("--commit", help="where the sources are not a checkout")
     parser.add_argument("--quick", action="store_true", help="small sizes: only that it runs")
     names = dict.fromkeys(case.name for case in gpu_cases.cases(gpu_cases.FULL))
-    choices = [*names, gpu_bounded.CASE, "growth", *gpu_native.CASES]
+    choices = [*names, gpu_bounded.CASE, gpu_dlrm.CASE, "growth", *gpu_native.CASES]
     parser.add_argument("--only", metavar="CASE,CASE", help=", ".join(choices))
     parser.add_argument("--native", type=pathlib.Path, help="dynemb_index_bench, or its output.csv")
     parser.add_argument("--plot", action="store_true", help="only draw the CSVs that are there")

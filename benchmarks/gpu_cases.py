@@ -40,6 +40,7 @@ class Case:
     filled: float = 1.0  # share of the vocabulary that is in the tables beforehand
     bag: int = 1  # ids in a bag; above 1 rows are pooled by their mean
     evaluates: bool = False  # a train=False lookup as well
+    has_baseline: bool = True  # beside XLA's tables
 
     @property
     def num_ids(self) -> int:
@@ -73,6 +74,7 @@ def cases(scale: Scale) -> list[Case]:
     """Returns the cases of step.csv; those of one draw stand together."""
     ten = Draw(10, scale.ids // 10, scale.small_table, ZIPF)
     zipf = Draw(1, scale.ids, scale.large_table, ZIPF)
+    many = Draw(200, scale.ids // 200, scale.large_table // 200, ZIPF)
     even = Draw(1, scale.ids, scale.large_table, "uniform")
     small = Draw(1, 1024, scale.small_table, ZIPF)
     bags = Draw(1, (scale.ids + 19) // 20 * 20, scale.large_table, ZIPF)
@@ -84,6 +86,8 @@ def cases(scale: Scale) -> list[Case]:
         Case("zipf", zipf, 128, "adagrad"),
         Case("zipf", zipf, 128, "rowwise_adagrad"),
         Case("zipf", zipf, 64, "sgd", evaluates=True),
+        # Against "zipf": what many tables cost. XLA takes minutes to compile as many.
+        Case("many_tables", many, 128, "sgd", evaluates=True, has_baseline=False),
         Case("uniform", even, 128, "sgd", evaluates=True),
         Case("uniform", even, 128, "adam"),
         Case("small_batch", small, 128, "sgd"),

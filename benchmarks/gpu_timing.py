@@ -10,6 +10,8 @@ import gpu_cases
 import jax
 import jax.numpy as jnp
 
+DISAGREEMENT = 1e-2  # of rows after the same steps; above it the variants differ
+
 Run = Callable[[int], Any]  # takes the number of the step, returns its arrays
 
 
