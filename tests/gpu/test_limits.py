@@ -13,7 +13,7 @@ import dynemb_jax as dj
 from tests.oracle.dict_table import DictTable
 from tests.oracle.row_init import Uniform
 from tests.plugins import OPTIMIZERS
-from tests.twin import assert_close, contents, random_grads
+from tests.twin import assert_close, random_grads
 
 MANY, MAX_LOOKUPS, MAX_TABLES = 300, 128, 256
 BATCH = 6
