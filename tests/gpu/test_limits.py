@@ -157,14 +157,13 @@ def test_bags_of_hundreds_of_features_are_pooled_and_trained_as_one(combiner, cl
     one = closing(dj.create([dj.FeatureConfig(table, combiner)]))
     rng = np.random.default_rng(0)
     sizes = rng.integers(0, 9, 300)
-    bags = [dj.Padded(rng.integers(0, 99, (n, 3)), rng.integers(0, 4, n)) for n in sizes]
+    ids = [rng.integers(0, 99, (n, 3)).astype(np.int32) for n in sizes]
+    lengths = [rng.integers(0, 4, n) for n in sizes]
     grads = [random_grads((n, 4), f) for f, n in enumerate(sizes)]
 
-    acts, many = dj.lookup(many, bags)
+    acts, many = dj.lookup(many, list(map(dj.Padded, ids, lengths)))
     many = dj.apply_gradients(many, acts, grads)
-    together = dj.Padded(
-        np.concatenate([bag.ids for bag in bags]), np.concatenate([bag.lengths for bag in bags])
-    )
+    together = dj.Padded(np.concatenate(ids), np.concatenate(lengths))
     expected, one = dj.lookup(one, [together])
     one = dj.apply_gradients(one, expected, [np.concatenate(grads)])
 
