@@ -19,8 +19,8 @@ struct GradientParam {
   const int32_t* index;
   const float* weights;
   const float* grads;
-  float* bag_scales;  // [num_bags], null where not pooled
-  const int32_t* merged;    // unique row of the lookup -> of the update; null: same
+  float* bag_scales;      // [num_bags], null where not pooled
+  const int32_t* merged;  // unique row of the lookup -> of the update; null: same
   int64_t num_ids;
   int64_t bag_length;  // 1 where not pooled
   int64_t first_id;
