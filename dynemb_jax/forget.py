@@ -73,7 +73,8 @@ def shrink(emb: Embeddings) -> tuple[Embeddings, dict[str, int]]:
 
     Each table is afterwards as large as a new one of its keys would be: index, rows and optimizer
     state. Every key keeps its row's values, state and score, in another place. Meanwhile it takes
-    at most 64 MiB and 16 bytes for each key that finds its first bucket full.
+    at most 64 MiB and 16 bytes for each key that finds its first bucket full; on a GPU 24 bytes for
+    each such key, and as much again as stays of the piece of memory that is cut.
 
     Args:
         emb: the current Embeddings.
@@ -84,14 +85,9 @@ def shrink(emb: Embeddings) -> tuple[Embeddings, dict[str, int]]:
 
     Raises:
         InputError, StaleStateError, ClosedError.
-        NotImplementedError: tables on a GPU.
+        TableMemoryError: on a GPU, no memory to move keys meanwhile.
     """
     group = wait(emb, "shrink")
-    if group.device.platform != "cpu":
-        raise NotImplementedError(
-            "shrink is not available yet on a GPU; carry rows over to smaller tables with "
-            "dynemb_jax.get and assign, or run with JAX_PLATFORMS=cpu."
-        )
     version = int(np.asarray(emb.token)[0])
     with typed():
         version, freed = group.native.shrink(group.id, group.ordinal, version)

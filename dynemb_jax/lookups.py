@@ -119,11 +119,6 @@ def _with_scores(
 
 def _asking(group: Group, plans: tuple[FeaturePlan, ...], train: bool) -> tuple[FeaturePlan, ...]:
     """The plans, of which those of tables that evict ask for what is evicted."""
-    if group.device.platform != "cpu":
-        raise NotImplementedError(
-            "lookup(return_evicted=True) is not available yet on a GPU; give the policy record=N "
-            "and call dynemb_jax.drain_evicted, or run with JAX_PLATFORMS=cpu."
-        )
     evicts = [train and table.on_full == "evict" for table in group.tables]
     plans = tuple(plan._replace(evicted=evicts[plan.table]) for plan in plans)
     if not any(plan.evicted for plan in plans):

@@ -47,6 +47,11 @@ def exercise_bounded_tables() -> None:
                 emb = dj.erase(emb, "items", pool[turn::50])
                 emb = dj.assign(emb, "items", pool[:40], np.ones((40, 12), np.float32))
             emb = dj.erase_if(emb, "items", score_below=2)
+            _, emb, gone = dj.lookup(
+                emb, batch, scores=scores if given else None, return_evicted=True
+            )
+            assert gone["items"].count >= 0
+            emb, _ = dj.shrink(emb)
             stats = dj.stats(emb)["items"]
             assert stats.ids == stats.hits + stats.inserted + sum(stats.refused.values())
             drained = dj.drain_evicted(emb, "items")

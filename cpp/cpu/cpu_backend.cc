@@ -68,9 +68,7 @@ uint32_t CpuBackend::NextLookup() {
 Status CpuBackend::CheckLookup(const LookupResidual& lookup) const {
   const uint32_t epoch = static_cast<uint32_t>(lookup.header[kHeaderGeneration]);
   if (epoch == 0 || epoch > epoch_ || epoch <= last_erase_epoch_) {
-    return StaleState(
-        "apply_gradients: keys were erased, or shrink was called, after these acts were looked up: "
-        "their rows may belong to other keys now; look up again.");
+    return StaleActs();
   }
   for (int position : lookup.tables) {
     const CpuTable& table = *tables_[static_cast<size_t>(position)];

@@ -4,20 +4,44 @@
 #include "core/pool.h"
 #include "core/row_splits.h"
 #include "cuda/device_ops.cuh"
+#include "cuda/gradient_call.h"
 
 namespace dynemb {
 
-// d pooled / d row of every bag: one thread a bag.
-__global__ void __launch_bounds__(kThreads)
-    BagScaleKernel(const int32_t* index, const float* weights, int64_t num_bags, int64_t bag_length,
-                   Combiner combiner, float* scales) {
-  const int64_t bag = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (bag >= num_bags) return;
-  BagSums sums;
-  for (int64_t i = bag * bag_length; i < (bag + 1) * bag_length; ++i) {
-    if (index[i] != kPadded) sums.Add(weights == nullptr ? 1.0f : weights[i]);
+// Features of a call in device memory, so many at a time.
+inline constexpr int kPutFeatures = 128;
+__global__ void __launch_bounds__(kPutFeatures)
+    PutFeaturesKernel(const __grid_constant__ GradientListOf<kPutFeatures> some,
+                      GradientParam* on_device) {
+  const int f = static_cast<int>(threadIdx.x);
+  if (f < some.count) on_device[f] = some.features[f];
+}
+
+// d pooled / d row of every bag of all features whose bags are of one length: one thread a
+// bag.
+template <class List>
+__global__ void __launch_bounds__(kThreads) BagScalesKernel(const __grid_constant__ List list) {
+  int low = 0, high = list.count - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (list.features[middle].first_bag_block <= blockIdx.x) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
   }
-  scales[bag] = BagScale(combiner, sums);
+  const GradientParam& feature = list.features[low];
+  const int64_t bag = int64_t{blockIdx.x - feature.first_bag_block} * kThreads + threadIdx.x;
+  if (bag >= feature.num_bags) return;
+  BagSums sums;
+  if (feature.combiner != Combiner::kSum) {
+    const int64_t begin = bag * feature.bag_length;
+    for (int64_t i = begin; i < begin + feature.bag_length; ++i) {
+      if (feature.index[i] == kPadded) continue;
+      sums.Add(feature.weights == nullptr ? 1.0f : feature.weights[i]);
+    }
+  }
+  feature.bag_scales[bag] = BagScale(feature.combiner, sums);
 }
 
 // The same of bags by row splits, of whose ids none is padded: a warp a bag.

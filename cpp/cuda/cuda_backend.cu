@@ -136,9 +136,7 @@ Status CudaBackend::StatusOf(const GroupState& state) const {
                         "as they are. (Found on the GPU in an earlier call.)");
     }
     case DeviceError::kStaleActs:
-      return StaleState(
-          "apply_gradients: keys were erased after these acts were looked up, their "
-          "rows may belong to other keys now; look up again.");
+      return StaleActs();
     case DeviceError::kReleased: {
       const TableConfig& config = configs()[static_cast<size_t>(state.error_got)];
       return ReleasedLookup(config);

@@ -86,6 +86,9 @@ class CudaBackend : public Backend {
   bool CheckLengths(const Executor& exec, const int32_t* token, const DeviceLookup& call);
   // Room for elections in so many slots.
   Status MakeElections(const Executor& exec, uint64_t slots);
+  // Room for the evicted keys of a lookup of so many ids that is asked for them.
+  Status MakeKeptEvicted(const Executor& exec, int64_t num_ids);
+  Status ReturnEvicted(const Executor& exec, const DeviceLookup& call, const LookupBatch& batch);
   // Time for scores; never goes back.
   uint64_t Now();
   // touches: rows of bounded tables are scored.
@@ -123,7 +126,8 @@ class CudaBackend : public Backend {
   uint32_t* outstanding_ = nullptr;    // [max_outstanding]: epochs, 0: none
   MemoryOwner elections_owner_{"scratch for lookups", -1};
   GrowableDeviceBuffer elections_{&elections_owner_, 0.25};
-  GrowableDeviceBuffer was_refused_{&elections_owner_, 0.25};  // see AdmitScratch
+  GrowableDeviceBuffer kept_evicted_{&elections_owner_, 0.25};  // see KeptEvicted
+  GrowableDeviceBuffer was_refused_{&elections_owner_, 0.25};   // see AdmitScratch
   uint64_t last_time_ = 0;
   unsigned num_sms_ = 0;      // multiprocessors of the device
   bool cooperative_ = false;  // the device can start all blocks of a launch at once

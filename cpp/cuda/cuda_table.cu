@@ -4,16 +4,11 @@
 
 #include "cuda/cuda_table.h"
 #include "cuda/device_ops.cuh"
+#include "cuda/displaced.cuh"
 #include "memory/cuda_check.h"
 
 namespace dynemb {
 namespace {
-
-// A key that is taken out of its bucket.
-struct Displaced {
-  Entry entry;
-  uint64_t score;
-};
 
 // Doubles in place, one warp a bucket, one lane a slot. Keys of the home bucket
 // stay or go to the same slot of bucket + N; overflowed keys are taken out.
@@ -55,45 +50,6 @@ __global__ void __launch_bounds__(kThreads)
   if (leaves) overflowed[atomicAdd(overflowed_count, 1u)] = {entry, score};
 }
 
-// Where so many lie decides what keys may have to make way for; more of them only once
-// in a long while find a bucket full, and go in any order.
-constexpr uint32_t kOrderedKeys = 2048;
-
-__device__ void PlaceAgain(const IndexView& view, uint64_t* scores, const Displaced& one) {
-  const SlotRef at = PlaceAbsentOnDevice(view, one.entry);
-  if (scores == nullptr || at.slot < 0) return;
-  scores[static_cast<int64_t>(at.bucket) * kScoresPerBucket + at.slot] = one.score;
-}
-
-__global__ void __launch_bounds__(kThreads)
-    PlaceKernel(IndexView view, uint64_t* scores, const Displaced* overflowed,
-                const uint32_t* overflowed_count) {
-  const uint32_t count = *overflowed_count;
-  if (scores != nullptr && count <= kOrderedKeys) return;
-  for (uint32_t i = blockIdx.x * kThreads + threadIdx.x; i < count; i += gridDim.x * kThreads) {
-    PlaceAgain(view, scores, overflowed[i]);
-  }
-}
-
-// A few keys of a bounded table in the order of their hashes, as the host does: by one
-// block, whose first thread places them.
-__global__ void __launch_bounds__(kThreads)
-    PlaceInOrderKernel(IndexView view, uint64_t* scores, const Displaced* overflowed,
-                       const uint32_t* overflowed_count) {
-  __shared__ uint32_t order[kOrderedKeys];
-  const uint32_t count = *overflowed_count;
-  if (count > kOrderedKeys) return;
-  for (uint32_t i = threadIdx.x; i < count; i += kThreads) {
-    const uint64_t mine = HashKey(overflowed[i].entry.key).bits;
-    uint32_t rank = 0;
-    for (uint32_t j = 0; j < count; ++j) rank += HashKey(overflowed[j].entry.key).bits < mine;
-    order[rank] = i;
-  }
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  for (uint32_t i = 0; i < count; ++i) PlaceAgain(view, scores, overflowed[order[i]]);
-}
-
 // Overflow marks outlive the keys they were set for. Both kernels together leave those
 // that a present key still needs.
 __global__ void __launch_bounds__(kThreads) ClearMarksKernel(IndexView view) {
@@ -113,8 +69,6 @@ __global__ void __launch_bounds__(kThreads) MarkKernel(IndexView view) {
              unsigned{kOverflowMark} << 24);
   }
 }
-
-constexpr size_t kSplitHeader = 256;  // the length of the list, then the list
 
 // Of kernels with a warp a bucket.
 unsigned BucketBlocks(uint64_t buckets) { return Blocks(static_cast<int64_t>(buckets) * 32); }
@@ -226,22 +180,17 @@ Status CudaTable::Grow(void* stream, const Room& room, TableView* view_on_device
 
 size_t CudaTable::SplitBytes(uint64_t buckets) {
   // All keys of a bucket may have overflowed there.
-  return kSplitHeader + buckets * kSlotsPerBucket * sizeof(Displaced);
+  return DisplacedList::Size(buckets * kSlotsPerBucket);
 }
 
 Status CudaTable::Split(void* stream, void* scratch) {
   const uint64_t buckets = view_.index.num_buckets;
-  uint32_t* count = static_cast<uint32_t*>(scratch);
-  Displaced* list = reinterpret_cast<Displaced*>(static_cast<std::byte*>(scratch) + kSplitHeader);
-  DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(count, 0, sizeof *count, Stream(stream)));
-  const unsigned blocks = BucketBlocks(buckets);
-  SplitKernel<<<blocks, kThreads, 0, Stream(stream)>>>(view_.index, view_.scores, list, count);
+  const DisplacedList list(scratch);
+  DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(list.count, 0, sizeof *list.count, Stream(stream)));
+  SplitKernel<<<BucketBlocks(buckets), kThreads, 0, Stream(stream)>>>(view_.index, view_.scores,
+                                                                      list.keys, list.count);
   view_.index.num_buckets = 2 * buckets;
-  PlaceKernel<<<std::min(blocks, 1024u), kThreads, 0, Stream(stream)>>>(view_.index, view_.scores,
-                                                                        list, count);
-  if (is_bounded()) {
-    PlaceInOrderKernel<<<1, kThreads, 0, Stream(stream)>>>(view_.index, view_.scores, list, count);
-  }
+  LaunchPlaceAgain(view_.index, view_.scores, list, Stream(stream));
   erased_when_tidy_ = erased_;
   return CudaStatus(cudaGetLastError(), "split");
 }

@@ -38,6 +38,10 @@ class CudaTable {
   // kMemory: unchanged.
   Status Grow(void* stream, const Room& room, TableView* view_on_device);
 
+  // Gives back what its keys do not need. The device is idle, and is so again. now: *state, as
+  // the host has read it. kMemory: some of it, or nothing, is given back.
+  Status Shrink(const TableState& now, TableState* state, TableView* view_on_device);
+
   // Counters for admission, all 0, and clean records of expired keys. Before the first Grow.
   // first_state: as in TableView, in device memory that outlives the table.
   Status Init(const float* first_state);
@@ -102,6 +106,7 @@ class CudaTable {
   // Bytes of scratch to double an index of so many buckets.
   static size_t SplitBytes(uint64_t buckets);
   Status Split(void* stream, void* scratch);
+  Status MergeBuckets(uint64_t num_buckets);
 
   TableConfig config_;
   RowLayout layout_;

@@ -104,11 +104,6 @@ Status CudaBackend::Clear(int32_t from, int position, int32_t* to) {
   return Forgotten(position, true, to);
 }
 
-Status CudaBackend::Shrink(int32_t, std::vector<Bytes>*, int32_t*) {
-  return MakeStatus(StatusCode::kConfig,
-                    "shrink is not available yet on a GPU; run with JAX_PLATFORMS=cpu.");
-}
-
 Status CudaBackend::DrainEvicted(int position, EvictedKeys* evicted) {
   std::lock_guard<std::mutex> lock(mutex_);
   DYNEMB_RETURN_IF_ERROR(ReadState());

@@ -2,6 +2,7 @@
 // or of a collect.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -18,8 +19,8 @@ struct GradientParam {
   const int32_t* index;
   const float* weights;
   const float* grads;
-  const float* bag_scales;  // [num_bags], null where not pooled
-  const int32_t* merged;    // unique row of the lookup -> of the update; null: same
+  float* bag_scales;      // [num_bags], null where not pooled
+  const int32_t* merged;  // unique row of the lookup -> of the update; null: same
   int64_t num_ids;
   int64_t bag_length;  // 1 where not pooled
   int64_t first_id;
@@ -28,14 +29,22 @@ struct GradientParam {
   uint32_t first_block;
   int32_t dim;
   const uint32_t* bag_of;  // [num_ids]: of those in bags; null: i / bag_length
+  // Bags of equal lengths, whose scales are to be found; 0 of them: there are none.
+  int64_t num_bags;
+  Combiner combiner;
+  uint32_t first_bag_block;
 };
 
+// Few go to kernels by value; more lie in device memory.
 template <size_t N>
 struct GradientListOf {
   GradientParam features[N];
   int count;
 };
-using GradientList = GradientListOf<kMaxFeatures>;
+struct GradientsOnDevice {
+  const GradientParam* features;
+  int count;
+};
 
 // One table's share of an update. Its gradients, sorted by row, are cut into runs of
 // equal length; a warp takes as many neighbouring runs as rows fit beside each other.
@@ -57,21 +66,23 @@ struct UpdateTablesOf {
 };
 using UpdateTables = UpdateTablesOf<kMaxCallTables>;
 
-// As WithFew of params.h.
+// As WithFew of params.h. on_device: [all.size()], if they are many.
 template <class Body>
-void WithFew(const GradientList& list, const UpdateTables& tables, Body&& body) {
-  if (list.count > kFewFeatures || tables.count > kFewTables) {
-    body(list, tables);
+void WithFew(const std::vector<GradientParam>& all, const GradientParam* on_device,
+             const UpdateTables& tables, Body&& body) {
+  const int count = static_cast<int>(all.size());
+  if (on_device != nullptr) {
+    body(GradientsOnDevice{on_device, count}, tables);
     return;
   }
   GradientListOf<kFewFeatures> few_list{};
   UpdateTablesOf<kFewTables> few_tables{};
-  few_list.count = list.count;
+  few_list.count = count;
   few_tables.count = tables.count;
   few_tables.warps = tables.warps;
   few_tables.runs = tables.runs;
-  for (int i = 0; i < list.count; ++i) few_list.features[i] = list.features[i];
-  for (int i = 0; i < tables.count; ++i) few_tables.tables[i] = tables.tables[i];
+  std::copy(all.begin(), all.end(), few_list.features);
+  std::copy(tables.tables, tables.tables + tables.count, few_tables.tables);
   body(few_list, few_tables);
 }
 
@@ -92,13 +103,16 @@ struct UpdateScratch {
   int64_t num_uniques;
 };
 
+inline constexpr int kMaxLookups = 128;    // of an update
+inline constexpr int kMaxEvicting = 1024;  // of them times tables
+
 // Headers of the lookups, for the check that no row has been given away since.
 struct HeaderList {
-  const int32_t* headers[kMaxFeatures];
+  const int32_t* headers[kMaxLookups];
   int count;
   // Tables that may have given the rows of a lookup to other keys, and which lookup.
-  int32_t evicting[kMaxFeatures];
-  int32_t header_of[kMaxFeatures];
+  int32_t evicting[kMaxEvicting];
+  int32_t header_of[kMaxEvicting];
   int num_evicting;
 };
 
@@ -137,7 +151,8 @@ struct GradientCall {
   std::vector<bool> clips = {};     // [tables of the group]
 
   // As it is prepared.
-  GradientList list{};
+  std::vector<GradientParam> list = {};
+  GradientParam* list_on_device = nullptr;  // the same, if they are many
   UpdateTables parts{};
   std::vector<TableIds> ids_of_part = {};
   std::vector<const int32_t*> filled = {};  // per part, in device memory: how many unique rows

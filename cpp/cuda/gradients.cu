@@ -36,16 +36,14 @@ struct RowList {
 Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) {
   const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
   GradientCall& call = *prepared;
-  size_t num_features = 0;
-  for (const LookupResidual& lookup : call.lookups) num_features += lookup.features.size();
   if (tables_.size() > kMaxCallTables) {
     return InvalidArgument("apply_gradients got a group of ", tables_.size(), " tables, at most ",
                            kMaxCallTables, " can be updated on a GPU; make several groups.");
   }
-  if (call.lookups.size() > kMaxFeatures || num_features > kMaxFeatures) {
-    return InvalidArgument("apply_gradients got ", call.lookups.size(), " lookups with ",
-                           num_features, " features in all, at most ", kMaxFeatures,
-                           " of either are possible in one update on a GPU; apply them in parts.");
+  if (call.lookups.size() > kMaxLookups) {
+    return InvalidArgument("apply_gradients got ", call.lookups.size(), " lookups, at most ",
+                           kMaxLookups,
+                           " are possible in one update on a GPU; apply them in parts.");
   }
   HeaderList& headers = call.headers;
   std::vector<RowList> lists;
@@ -55,11 +53,13 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
     for (size_t t = 0; t < lookup.tables.size(); ++t) {
       const TableConfig& of = configs()[static_cast<size_t>(lookup.tables[t])];
       if (of.on_full == OnFull::kEvict || of.ttl_clock != TtlClock::kNone) {
-        if (headers.num_evicting == kMaxFeatures) {
+        if (headers.num_evicting == kMaxEvicting) {
           return InvalidArgument(
-              "apply_gradients got more than ", kMaxFeatures,
-              " lookups of tables that evict or have a time to live, which is not possible in one "
-              "update on a GPU; apply them in parts.");
+              "apply_gradients got lookups that read tables which evict or have a time to live, "
+              "more than ",
+              kMaxEvicting,
+              " of both together, which is not possible in one update on a GPU; apply them in "
+              "parts.");
         }
         headers.evicting[headers.num_evicting] = lookup.tables[t];
         headers.header_of[headers.num_evicting++] = static_cast<int32_t>(l);
@@ -96,11 +96,11 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
     max_dim = std::max<int64_t>(max_dim, RowLayout::Padded(config.dim));
   }
 
-  GradientList& gradients = call.list;
+  std::vector<GradientParam>& gradients = call.list;
   std::vector<BagFeature> bags;
   std::vector<RowSplits> splits;
   int64_t ids = 0;
-  uint32_t blocks = 0;
+  uint32_t blocks = 0, bag_blocks = 0;
   std::vector<size_t> lookup_of_feature;
   std::vector<int> table_of_feature;
   for (size_t l = 0; l < call.lookups.size(); ++l) {
@@ -111,7 +111,7 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
       const bool by_splits = pooled && given.row_splits.splits != nullptr;
       if (by_splits) splits.push_back(given.row_splits);
       if (by_splits && given.num_bags == 0) continue;  // all ids are padding
-      GradientParam& param = gradients.features[gradients.count++];
+      GradientParam& param = gradients.emplace_back();
       param = {given.index,
                given.weights,
                given.grads,
@@ -124,7 +124,11 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
                0,
                blocks,
                configs()[at].dim,
-               nullptr};
+               nullptr,
+               pooled && !by_splits ? given.num_bags : 0,
+               given.combiner,
+               bag_blocks};
+      bag_blocks += Blocks(param.num_bags);
       for (const RowList& list : lists) {
         if (list.table == given.table && list.lookup == l) param.unique_capacity = list.capacity;
       }
@@ -171,6 +175,9 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
   const size_t kept_sums = plan.Add<float>(row_sums);
   const size_t kept_squares = plan.Add<double>(row_squares);
   const size_t scan = plan.Add<std::byte>(static_cast<int64_t>(scan_bytes));
+  const bool are_many = gradients.size() > kFewFeatures || parts.count > kFewTables;
+  const size_t on_device =
+      plan.Add<GradientParam>(are_many ? static_cast<int64_t>(gradients.size()) : 0);
   std::vector<size_t> scales, bags_of;
   for (const BagFeature& bag : bags) {
     scales.push_back(plan.Add<float>(bag.num_bags));
@@ -240,9 +247,8 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
     part.unique_rows = rows;
     call.filled[static_cast<size_t>(p)] = reinterpret_cast<const int32_t*>(count);
   }
-  for (int f = 0; f < gradients.count; ++f) {
-    GradientParam& param = gradients.features[f];
-    const size_t at = static_cast<size_t>(f);
+  for (size_t at = 0; at < gradients.size(); ++at) {
+    GradientParam& param = gradients[at];
     for (size_t i = 0; i < lists.size(); ++i) {
       // By table: one without ids has the numbers of the one behind it.
       const bool is_list =
@@ -253,14 +259,8 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
     }
     if (bags[at].combiner == Combiner::kNone) continue;
     param.bag_scales = plan.At<float>(scales[at]);
-    if (bags[at].num_bags == 0) continue;
     const RowSplits& by = bags[at].splits;
-    if (by.splits == nullptr) {
-      BagScaleKernel<<<Blocks(bags[at].num_bags), kThreads, 0, stream>>>(
-          param.index, param.weights, bags[at].num_bags, param.bag_length, bags[at].combiner,
-          plan.At<float>(scales[at]));
-      continue;
-    }
+    if (by.splits == nullptr || bags[at].num_bags == 0) continue;
     param.bag_of = plan.At<uint32_t>(bags_of[at]);
     if (by.NumIds() == 0) continue;
     RaggedScaleKernel<<<Blocks(32 * bags[at].num_bags), kThreads, 0, stream>>>(
@@ -269,10 +269,26 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
                                                               plan.At<uint32_t>(bags_of[at]));
   }
 
+  if (are_many) {
+    call.list_on_device = plan.At<GradientParam>(on_device);
+    for (size_t first = 0; first < gradients.size(); first += kPutFeatures) {
+      GradientListOf<kPutFeatures> some{};
+      const size_t end = std::min(gradients.size(), first + kPutFeatures);
+      some.count = static_cast<int>(end - first);
+      std::copy(gradients.data() + first, gradients.data() + end, some.features);
+      PutFeaturesKernel<<<1, kPutFeatures, 0, stream>>>(some, call.list_on_device + first);
+    }
+  }
+  if (bag_blocks > 0) {
+    WithFew(gradients, call.list_on_device, parts, [&](const auto& list, const auto&) {
+      BagScalesKernel<<<bag_blocks, kThreads, 0, stream>>>(list);
+    });
+  }
+
   call.has_gradients = blocks > 0 && uniques > 0;
   if (call.has_gradients) {
     cudaError_t scanned = cudaSuccess;
-    WithFew(gradients, parts, [&](const auto& list, const auto&) {
+    WithFew(gradients, call.list_on_device, parts, [&](const auto& list, const auto&) {
       if (blocks <= kSmallBlocks && uniques < kSmallUniques) {
         SmallSortKernel<<<1, kSortThreads, 0, stream>>>(list, s, blocks);
         return;

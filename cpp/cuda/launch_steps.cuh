@@ -30,14 +30,15 @@ UpdateTables TablesOf(const GradientCall& call, const Choose& choose) {
 template <class Rule>
 void LaunchSteps(const GradientCall& call, const UpdateTables& some, cudaStream_t stream) {
   if (some.runs == 0) return;
-  WithFew(call.list, some, [&]<class List, class Tables>(const List& list, const Tables& tables) {
-    StepRunsKernel<Rule, List, Tables>
-        <<<(tables.warps * 32 + kRunThreads - 1) / kRunThreads, kRunThreads, 0, stream>>>(
-            list, tables, call.scratch);
-    JoinRunsKernel<Rule, List, Tables>
-        <<<(tables.runs * 32 + kJoinThreads - 1) / kJoinThreads, kJoinThreads, 0, stream>>>(
-            list, tables, call.scratch);
-  });
+  WithFew(call.list, call.list_on_device, some,
+          [&]<class List, class Tables>(const List& list, const Tables& tables) {
+            StepRunsKernel<Rule, List, Tables>
+                <<<(tables.warps * 32 + kRunThreads - 1) / kRunThreads, kRunThreads, 0, stream>>>(
+                    list, tables, call.scratch);
+            JoinRunsKernel<Rule, List, Tables>
+                <<<(tables.runs * 32 + kJoinThreads - 1) / kJoinThreads, kJoinThreads, 0, stream>>>(
+                    list, tables, call.scratch);
+          });
 }
 
 // LaunchSteps with the rule of a kind, whose gradients are clipped.

@@ -156,9 +156,11 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
   s.counts = call_counts_;
   s.elections = reinterpret_cast<uint64_t*>(elections_.data());
   s.election_mask = static_cast<uint32_t>(slots - 1);
-  const bool records = std::any_of(batch.tables.begin(), batch.tables.end(), [&](int position) {
+  const auto is_recorded = [&](int position) {
     return configs()[static_cast<size_t>(position)].recorded_evictions > 0;
-  });
+  };
+  const bool records =
+      !batch.evicted.empty() || std::any_of(batch.tables.begin(), batch.tables.end(), is_recorded);
   const int64_t bounded_ids = call->is_bounded ? call->num_ids : 0;
   ScratchPlan plan;
   const size_t rows = plan.Add<int64_t>(call->num_ids);
@@ -280,12 +282,14 @@ Status CudaBackend::EnqueueLookup(const Executor& exec, TokenPair token, const L
   DeviceLookup& call = *prepared;
   DYNEMB_RETURN_IF_ERROR(PrepareLookup(exec, batch, &call));
   DYNEMB_RETURN_IF_ERROR(PrepareAdmission(exec, &call));
+  if (!batch.evicted.empty()) DYNEMB_RETURN_IF_ERROR(MakeKeptEvicted(exec, call.num_ids));
   DYNEMB_RETURN_IF_ERROR(call.ragged.Allocate(exec));
   DYNEMB_RETURN_IF_ERROR(CheckSplits(exec, call.ragged.splits, nullptr));
   DYNEMB_RETURN_IF_ERROR(Expire(exec, token.in, call));
   DYNEMB_RETURN_IF_ERROR(MakeRoom(exec, token.in, &call));
   DYNEMB_RETURN_IF_ERROR(Probe(exec, token.in, true, &call));
   DYNEMB_RETURN_IF_ERROR(Insert(exec, &call));
+  if (!batch.evicted.empty()) DYNEMB_RETURN_IF_ERROR(ReturnEvicted(exec, call, batch));
   WithFewTables(call.tables, [&]<class Tables>(const Tables& tables) {
     const TrainRows<Tables> rows{call.scratch, tables};
     // All copies before all bags: they write the new rows.

@@ -140,6 +140,73 @@ Status GrowableDeviceBuffer::Commit(Bytes bytes) {
   return Status();
 }
 
+void GrowableDeviceBuffer::Shrink(Bytes bytes) {
+  const CudaDriver* driver = nullptr;
+  CUmemAllocationProp prop;
+  size_t granularity = 0;
+  if (base_ == nullptr || !CudaDriver::Get(&driver).ok() || !Location(&prop).ok() ||
+      driver->Granularity(prop, &granularity) != CUDA_SUCCESS) {
+    return;
+  }
+  const Bytes target = RoundUp(bytes, static_cast<Bytes>(granularity));
+  while (!chunks_.empty() && committed_ - chunks_.back().bytes >= target) PopChunk(*driver);
+  if (committed_ > target) CutLastChunk(*driver, target);
+}
+
+void GrowableDeviceBuffer::PopChunk(const CudaDriver& driver) {
+  const Chunk chunk = chunks_.back();
+  chunks_.pop_back();
+  committed_ -= chunk.bytes;
+  owner_->committed -= chunk.bytes;
+  driver.Unmap(Address(base_ + committed_), chunk.bytes);
+  driver.Release(chunk.handle, chunk.bytes);
+}
+
+// What stays is copied to a new chunk, which is mapped behind the old one first and then in
+// its place. Whatever fails on the way, the old one stays.
+void GrowableDeviceBuffer::CutLastChunk(const CudaDriver& driver, Bytes target) {
+  CUmemAllocationProp prop;
+  if (!Location(&prop).ok()) return;
+  Chunk& last = chunks_.back();
+  const Bytes start = committed_ - last.bytes, kept = target - start;
+  if (committed_ + kept > reserved_) return;
+  const CUmemAccessDesc access{prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUmemGenericAllocationHandle handle = 0;
+  if (driver.Create(kept, prop, &handle) != CUDA_SUCCESS) return;
+  const CUdeviceptr old = Address(base_ + start), behind = Address(base_ + committed_);
+  bool copied = false;
+  if (driver.Map(behind, kept, handle) == CUDA_SUCCESS) {
+    copied = driver.SetAccess(behind, kept, access) == CUDA_SUCCESS &&
+             cudaMemcpy(base_ + committed_, base_ + start, static_cast<size_t>(kept),
+                        cudaMemcpyDeviceToDevice) == cudaSuccess &&
+             cudaDeviceSynchronize() == cudaSuccess;
+    driver.Unmap(behind, kept);
+  }
+  if (!copied) {
+    driver.Release(handle, kept);
+    return;
+  }
+  driver.Unmap(old, last.bytes);
+  Bytes mapped = kept;
+  bool is_new = driver.Map(old, kept, handle) == CUDA_SUCCESS;
+  if (is_new && driver.SetAccess(old, kept, access) != CUDA_SUCCESS) {
+    driver.Unmap(old, kept);
+    is_new = false;
+  }
+  if (!is_new) {  // back to the old one, which was there a moment ago
+    mapped = last.bytes;
+    driver.Release(handle, kept);
+    if (driver.Map(old, mapped, last.handle) == CUDA_SUCCESS) {
+      driver.SetAccess(old, mapped, access);
+    }
+    return;
+  }
+  driver.Release(last.handle, last.bytes);
+  owner_->committed -= last.bytes - kept;
+  committed_ = target;
+  last = {handle, kept};
+}
+
 void GrowableDeviceBuffer::Release() {
   const CudaDriver* driver = nullptr;
   if (base_ == nullptr || !CudaDriver::Get(&driver).ok()) return;

@@ -39,6 +39,10 @@ class GrowableDeviceBuffer {
   // when the card has no room, head-room for XLA included; then unchanged.
   Status Commit(Bytes bytes);
 
+  // Gives memory behind `bytes` back, as far as chunks can be cut: the one in which they
+  // end is replaced by a smaller one where there is room for both. The device is idle.
+  void Shrink(Bytes bytes);
+
   std::byte* data() const { return base_; }
   Bytes committed() const { return committed_; }
 
@@ -50,6 +54,8 @@ class GrowableDeviceBuffer {
   struct Shortage;
 
   Status Reserve(const CudaDriver& driver, Bytes at_least, const Shortage& shortage);
+  void PopChunk(const CudaDriver& driver);
+  void CutLastChunk(const CudaDriver& driver, Bytes target);
   void Release();
 
   MemoryOwner* owner_;

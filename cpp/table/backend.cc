@@ -2,6 +2,12 @@
 
 namespace dynemb {
 
+Status StaleActs() {
+  return StaleState(
+      "apply_gradients: keys were erased, or shrink was called, after these acts were looked up: "
+      "their rows may belong to other keys now; look up again.");
+}
+
 Status ReleasedLookup(const TableConfig& config) {
   return MakeStatus(
       StatusCode::kTooManyOutstanding, "apply_gradients: table '", config.name,

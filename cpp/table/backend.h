@@ -34,6 +34,8 @@ inline constexpr uint32_t kRenewStep = 1u << 16;
 
 // kTooManyOutstanding: acts whose rows the table keeps no longer, and may have given away.
 Status ReleasedLookup(const TableConfig& config);
+// kStaleState: acts whose rows may have gone to other keys by erasure, or have moved.
+Status StaleActs();
 // kInvalidArgument: row splits of a Ragged.
 Status WrongRowSplits(const WrongSplit& wrong);
 // kInvalidArgument: MovedRows of a table.

@@ -98,7 +98,6 @@ def test_gradients_are_clipped_after_the_bags_are_summed(combiner):
     assert_close(dj.get(emb, "items", [1, 2, 3]).rows, -sums * np.minimum(1.0, 0.5 / norms))
 
 
-@pytest.mark.usefixtures("cpu_only")
 @pytest.mark.parametrize("combiner", [None, "sum"])
 def test_return_evicted_says_who_made_way_for_bags_and_not_for_padding(combiner):
     emb = create(3, combiner=combiner, eviction=dj.eviction.custom(max_rows=3))

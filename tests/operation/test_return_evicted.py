@@ -10,8 +10,6 @@ from tests.bounded import bounded
 from tests.oracle.bounded_table import split_mix
 from tests.twin import create, keys
 
-pytestmark = pytest.mark.usefixtures("cpu_only")
-
 ONES = np.ones((4, 4), np.float32)
 
 

@@ -1,6 +1,5 @@
 """Any sequence of verbs on a bounded table forgets exactly the keys that the oracle predicts."""
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -79,7 +78,6 @@ class BoundedMachine(RuleBasedStateMachine):
     def erase_if(self, score_below):
         self.twin.erase_if(score_below)
 
-    @precondition(lambda self: jax.config.jax_default_device.platform == "cpu")  # so far
     @rule()
     def shrink(self):
         self.twin.shrink()
