@@ -4,8 +4,9 @@
         [--native PATH]
     python benchmarks/gpu_bench.py --out DIR --plot     # draws the CSVs that are there
 
-Writes DIR/step.csv (whole steps through jax.jit), DIR/index.csv (the native benchmark, if PATH
-names it) and DIR/growth.csv. benchmarks/README.md says how everything is timed and counted.
+Writes DIR/step.csv, bounded.csv and collections.csv (whole steps through jax.jit), DIR/index.csv
+(the native benchmark, if PATH names it) and DIR/growth.csv. benchmarks/README.md says how
+everything is timed and counted.
 """
 
 import argparse
@@ -199,10 +200,14 @@ def measure(args: argparse.Namespace) -> int:
     if run.wants("growth"):
         with run.going_on("growth"):
             run.growth = gpu_growth.measure(run.scale, run.driver)
-    steps = [line for line in run.steps if line["case"] != gpu_bounded.CASE]
-    bounded = [line for line in run.steps if line["case"] == gpu_bounded.CASE]
-    for name, lines in (("step", steps), ("bounded", bounded), ("index", index)):
-        if lines:
+    files = {
+        gpu_bounded.CASE: "bounded",
+        gpu_dlrm.CASE: "collections",
+        "many_tables": "collections",
+    }
+    for name in ("step", "bounded", "collections", "index"):
+        lines = [line for line in run.steps if files.get(line["case"], "step") == name]
+        if lines := index if name == "index" else lines:
             gpu_report.write(args.out / f"{name}.csv", gpu_report.FIELDS, lines)
     if run.growth:
         fields = [*run.stamp, *(f.name for f in dataclasses.fields(gpu_growth.Growth))]

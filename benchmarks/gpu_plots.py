@@ -18,6 +18,7 @@ def draw(folder: pathlib.Path) -> None:
     plots = {
         "step": draw_steps,
         "bounded": draw_bounded,
+        "collections": draw_steps,
         "index": draw_index,
         "growth": draw_growth,
     }
