@@ -102,11 +102,11 @@ Status CudaBackend::ReturnEvicted(const Executor& exec, const DeviceLookup& call
   const KeptEvicted kept{reinterpret_cast<KeptCount*>(kept_evicted_.data()),
                          reinterpret_cast<EvictedKey*>(kept_evicted_.data() + kCountBytes)};
   for (const EvictedOutput& out : batch.evicted) {
+    DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(out.count, 0, sizeof(int32_t), stream));
+    if (out.capacity == 0) continue;
     const size_t words = static_cast<size_t>(out.capacity);
     DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(out.keys, 0, words * sizeof(Key), stream));
     DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(out.scores, 0, words * sizeof(uint64_t), stream));
-    DYNEMB_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(out.count, 0, sizeof(int32_t), stream));
-    if (call.num_ids == 0) continue;
     const auto found = std::find(batch.tables.begin(), batch.tables.end(), out.table);
     const int call_table = static_cast<int>(found - batch.tables.begin());
     WithFewTables(call.tables, [&]<class Tables>(const Tables& tables) {
