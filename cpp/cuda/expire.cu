@@ -6,14 +6,13 @@
 
 #include "cuda/bounded_call.cuh"
 #include "cuda/cuda_backend.h"
+#include "cuda/launch_together.cuh"
 #include "cuda/scratch.h"
 #include "memory/cuda_check.h"
 
 namespace dynemb {
 namespace {
 
-// Blocks of a multiprocessor that are beside each other in a launch together.
-constexpr unsigned kBlocksPerSm = 4;
 constexpr int kDigits = 8, kDigitValues = 256;  // of a hash, the highest digit first
 static_assert(kDigitValues == kThreads);
 
@@ -234,25 +233,9 @@ Status CudaBackend::Expire(const Executor& exec, const int32_t* token, const Dev
   DYNEMB_RETURN_IF_ERROR(plan.Allocate(exec));
   const ExpireScratch scratch{plan.At<uint32_t>(block_counts), plan.At<uint32_t>(histograms),
                               plan.At<uint32_t>(recorded)};
-  const GroupState* group = group_;
-  const TableView* views = views_;
-  const uint32_t* outstanding = outstanding_;
-  if (!together) {
-    ExpireKernel<false><<<1, kThreads, 0, stream>>>(mortal, group, views, states_, token,
-                                                    outstanding, max_outstanding(), Now(), scratch);
-    return CudaStatus(cudaGetLastError(), "expire");
-  }
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeCooperative;
-  attribute.val.cooperative = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = blocks;
-  config.blockDim = kThreads;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return CudaStatus(cudaLaunchKernelEx(&config, ExpireKernel<true>, mortal, group, views, states_,
-                                       token, outstanding, max_outstanding(), Now(), scratch),
+  return CudaStatus(LaunchTogether(together, ExpireKernel<true>, ExpireKernel<false>, blocks,
+                                   stream, mortal, group_, views_, states_, token, outstanding_,
+                                   max_outstanding(), Now(), scratch),
                     "expire");
 }
 

@@ -7,15 +7,13 @@
 
 #include "cuda/bounded_levels.cuh"
 #include "cuda/cuda_backend.h"
+#include "cuda/launch_together.cuh"
 #include "cuda/scratch.h"
 #include "cuda/touch.cuh"
 #include "memory/cuda_check.h"
 
 namespace dynemb {
 namespace {
-
-// Blocks of a multiprocessor that are beside each other in a launch together.
-constexpr unsigned kBlocksPerSm = 4;
 
 std::atomic<bool> cooperative_allowed{true};
 
@@ -167,22 +165,9 @@ Status CudaBackend::InsertBounded(const Executor& exec, DeviceLookup* call) {
   const unsigned blocks = together ? std::min(Blocks(call->num_ids), kBlocksPerSm * num_sms_) : 1u;
   cudaError_t launched = cudaSuccess;
   WithFewTables(call->tables, [&]<class Tables>(const Tables& tables) {
-    if (!together) {
-      InsertBoundedKernel<false, Tables>
-          <<<1, kThreads, 0, stream>>>(tables, call->scratch, b, call->num_ids);
-      return;
-    }
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeCooperative;
-    attribute.val.cooperative = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = blocks;
-    config.blockDim = kThreads;
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    launched = cudaLaunchKernelEx(&config, InsertBoundedKernel<true, Tables>, tables, call->scratch,
-                                  b, call->num_ids);
+    launched = LaunchTogether(together, InsertBoundedKernel<true, Tables>,
+                              InsertBoundedKernel<false, Tables>, blocks, stream, tables,
+                              call->scratch, b, call->num_ids);
   });
   DYNEMB_CUDA_RETURN_IF_ERROR(launched);
   const auto scored_by_id = [&](int32_t position) {
