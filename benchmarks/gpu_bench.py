@@ -71,7 +71,8 @@ def create_variants(case: gpu_cases.Case, run: Run) -> list[Any]:
     """Returns the variants that fit into memory, each after its first step."""
     shape = (case.draw.ids // case.bag, case.dim)
     grads = [
-        jax.random.normal(jax.random.key(table), shape) * 1e-2 for table in range(case.draw.tables)
+        (jax.random.normal(jax.random.key(table), shape) * 1e-2).astype(case.dtype)
+        for table in range(case.draw.tables)
     ]
     made = []
     baseline = [gpu_xla.XlaVariant] if case.has_baseline else []
@@ -100,7 +101,7 @@ def measure_op(case: gpu_cases.Case, op: str, variants: list[Any], run: Run) -> 
         line = {
             "case": case.name, "variant": name, "op": op, "tables": case.draw.tables,
             "n": case.num_ids, "dim": case.dim, "keys_per_table": case.draw.vocabulary,
-            "skew": case.draw.skew, "optimizer": case.optimizer, "dtype": "float32",
+            "skew": case.draw.skew, "optimizer": case.optimizer, "dtype": case.dtype,
             "unique_rows": round(unique), "timing": "jit",
             "bytes_floor": gpu_cases.floor_bytes(case, unique, op),
         } | taken.columns()  # fmt: skip
@@ -204,6 +205,7 @@ def measure(args: argparse.Namespace) -> int:
         gpu_bounded.CASE: "bounded",
         gpu_dlrm.CASE: "collections",
         "many_tables": "collections",
+        "sequences": "collections",
     }
     for name in ("step", "bounded", "collections", "index"):
         lines = [line for line in run.steps if files.get(line["case"], "step") == name]

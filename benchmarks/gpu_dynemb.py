@@ -46,6 +46,7 @@ class DynembVariant:
                 case.dim,
                 optimizer=gpu_cases.optimizer(case.optimizer),
                 initializer=dj.initializers.constant(),
+                dtype=case.dtype,
             )
             for i in range(case.draw.tables)
         ]
@@ -53,9 +54,15 @@ class DynembVariant:
         self.emb = dj.create([dj.FeatureConfig(config, combiner) for config in configs])
         self._fill(int(case.draw.vocabulary * case.filled))
         self.batches = [
-            [ids.reshape(-1, case.bag) if case.bag > 1 else ids for ids in batch]
-            for batch in gpu_cases.keys_on_device(case.draw)
+            [self._shaped(ids) for ids in batch] for batch in gpu_cases.keys_on_device(case.draw)
         ]
+
+    def _shaped(self, ids: dj.Keys) -> Any:
+        if self.case.sequences:
+            length = self.case.draw.ids // self.case.sequences
+            splits = jnp.arange(self.case.sequences + 1, dtype=jnp.int32) * length
+            return dj.Ragged(ids, splits)
+        return ids.reshape(-1, self.case.bag) if self.case.bag > 1 else ids
 
     def _fill(self, rows: int) -> None:
         tables = self.case.draw.tables

@@ -40,7 +40,7 @@ def _finish(figure: Any, path: pathlib.Path) -> None:
 
 def draw_steps(lines: list[Row], path: pathlib.Path) -> None:
     """One group a case and operation: ours, XLA's, the bytes alone, and the target."""
-    columns = ("case", "op", "optimizer", "dim")
+    columns = ("case", "op", "optimizer", "dim", "dtype")
     groups = list(dict.fromkeys(tuple(line[c] for c in columns) for line in lines))
     figure, axes = plt.subplots(figsize=(9, 1.5 + 0.5 * len(groups)), layout="constrained")
     for place, (variant, color, label) in enumerate(
@@ -57,11 +57,14 @@ def draw_steps(lines: list[Row], path: pathlib.Path) -> None:
     axes.vlines(floors, *_spans(len(groups)), FLOOR, linewidths=2, label=label)
     goals = [
         (place, gpu_report.MUST_MS[goal])
-        for place, (case, op, optimizer, dim) in enumerate(groups)
-        if (goal := (case, op, int(dim), optimizer)) in gpu_report.MUST_MS
+        for place, (case, op, optimizer, dim, dtype) in enumerate(groups)
+        if (goal := (case, op, int(dim), optimizer)) in gpu_report.MUST_MS and dtype == "float32"
     ]
     _targets(axes, goals)
-    names = [f"{case} {op}, {optimizer}, D {dim}" for case, op, optimizer, dim in groups]
+    names = [
+        f"{case} {op}, {optimizer}, D {dim}" + ("" if dtype == "float32" else f", {dtype}")
+        for case, op, optimizer, dim, dtype in groups
+    ]
     axes.set_yticks(range(len(groups)), names, fontsize=9)
     axes.invert_yaxis()
     axes.set_xlabel("ms a step, piped (less is better)")

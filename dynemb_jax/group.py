@@ -8,7 +8,6 @@ from collections import Counter
 from typing import Any, NoReturn
 
 import jax
-import numpy as np
 from jax.core import Tracer
 
 from dynemb_jax import admission
@@ -79,7 +78,6 @@ class Group:
             self.device = jax.local_devices(backend=self.device)[0]
         # The number that handlers see: XLA counts GPUs per process, CPUs over all of them.
         self.native = native_for(self.device.platform)
-        refuse_on_gpu(self.device.platform, self.tables)
         is_cpu = self.device.platform == "cpu"
         self.ordinal: int = self.device.id if is_cpu else self.device.local_hardware_id
         self.id = _next_id(self.tables, self.features, seed)
@@ -163,22 +161,6 @@ def _next_id(tables: tuple[TableConfig, ...], features: tuple[Feature, ...], see
     text = f"{fingerprint}/{serial}"
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1  # 63 bits: a positive int64 attribute
-
-
-def refuse_on_gpu(platform: str, tables: tuple[TableConfig, ...]) -> None:
-    """Raises NotImplementedError for what tables on a GPU cannot do yet."""
-    if platform == "cpu":
-        return
-    for table in tables:
-        missing = [
-            (table.dtype != np.float32, f"dtype={table.dtype}", "use dtype=jnp.float32"),
-        ]
-        for is_asked, what, instead in missing:
-            if is_asked:
-                raise NotImplementedError(
-                    f"table {table.name!r}: {what} is not available yet on a GPU; {instead}, or "
-                    "run with JAX_PLATFORMS=cpu."
-                )
 
 
 def _native_fields(table: TableConfig, max_outstanding: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
 from dynemb_jax._autodiff.lookup import find_with_taps, lookup_with_taps
@@ -79,10 +80,13 @@ def _plans(group: Group, positions: Sequence[int], inputs: Sequence[FeatureIds])
         feature = group.features[position]
         code = COMBINER_CODES[feature.config.combiner]
         weighted = ids.weights is not None
-        dim = int(feature.config.table.dim)
+        table = feature.config.table
         scored = ids.scores is not None
         shape = (ids.wide, ids.padding, weighted, scored, ids.num_bags)
-        plans.append(FeaturePlan(feature.table, dim, code, *shape))
+        # The engine gives what it keeps, or float32, which XLA converts.
+        dtype = table.dtype if table.output_dtype == table.dtype else np.dtype(np.float32)
+        plan = FeaturePlan(feature.table, int(table.dim), code, *shape, dtype=dtype)
+        plans.append(plan)
     return tuple(plans)
 
 

@@ -71,10 +71,11 @@ def apply_gradients(
         )
     if not acts:
         raise InputError("apply_gradients got no acts; pass the Activations of a lookup.")
+    checked = [_checked_grads(group, *pair) for pair in zip(acts, grads, strict=True)]
     residuals = [
         residual
-        for one, grad in zip(acts, grads, strict=True)
-        for residual in _unstacked(one, _checked_grads(group, one, grad))
+        for one, grad in zip(acts, _as_taken(group, acts, checked), strict=True)
+        for residual in _unstacked(one, grad)
     ]
     outside = _outside_tables(group, residuals, learning_rate)
     rates = [
@@ -198,8 +199,25 @@ def _checked_grads(group: Group, acts: Activations, grads: Any) -> list[jax.Arra
                 f"feature {path}: grads must be floating, got {grad.dtype}; pass the gradient "
                 "for acts.rows."
             )
-        checked.append(grad.astype(jnp.float32))
+        checked.append(grad)
     return checked
+
+
+def _as_taken(
+    group: Group, acts: Sequence[Activations], grads: list[list[jax.Array]]
+) -> list[list[jax.Array]]:
+    """The gradients of each table as the engine takes them: as its rows are kept, or float32."""
+    tables = [[group.features[position].table for position in one.positions] for one in acts]
+    given = [pair for one in zip(tables, grads, strict=True) for pair in zip(*one, strict=True)]
+    dtypes = {}
+    for position, table in enumerate(group.tables):
+        found = {grad.dtype for of, grad in given if of == position}
+        is_kept = found == {table.dtype} and outside_plan(position, table) is None
+        dtypes[position] = table.dtype if is_kept else np.float32
+    return [
+        [grad.astype(dtypes[table]) for table, grad in zip(of, one, strict=True)]
+        for of, one in zip(tables, grads, strict=True)
+    ]
 
 
 def _selected(

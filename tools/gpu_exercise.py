@@ -126,15 +126,22 @@ def exercise_shapes() -> None:
     for dim, optimizer in zip(dims, optimizers, strict=True):
         a = dj.TableConfig("a", dim, optimizer=optimizer, initializer=dj.initializers.normal())
         b = dj.TableConfig("b", 4, max_bytes=20_000, on_full="drop", missing_row="initializer")
-        emb = dj.create([dj.FeatureConfig(a), dj.FeatureConfig(a, "mean"), dj.FeatureConfig(b)])
+        halves = [
+            dj.TableConfig(dtype, dim, optimizer=optimizer, dtype=dtype, output_dtype=output)
+            for dtype, output in (("bfloat16", "bfloat16"), ("float16", "float32"))
+        ]
+        emb = dj.create(
+            [dj.FeatureConfig(a), dj.FeatureConfig(a, "mean"), dj.FeatureConfig(b)]
+            + [dj.FeatureConfig(half, how) for half in halves for how in (None, "mean")]
+        )
         for turn in range(3):
             ids = rng.integers(0, 3000, 1500) * (rng.random(1500) < 0.6)  # one key is hot
             bags = rng.integers(0, 3000, (40, 5))
             weights = rng.random((40, 5)).astype(np.float32)
             padded = dj.Padded(bags, lengths=rng.integers(0, 6, 40), weights=weights)
-            batch = [dj.keys(ids), padded, dj.keys(ids + turn)]
+            batch = [dj.keys(ids), padded, dj.keys(ids + turn), *[dj.keys(ids), padded] * 2]
             acts, emb = dj.lookup(emb, batch)
-            more, emb = dj.lookup(emb, [dj.keys(ids[:99]), None, None])
+            more, emb = dj.lookup(emb, [dj.keys(ids[:99]), *[None] * 6])
             grads = [jax.tree.map(jnp.ones_like, one.rows) for one in (acts, more)]
             emb = dj.apply_gradients(emb, [acts, more], grads)
             dj.lookup(emb, batch, train=False)

@@ -52,7 +52,7 @@ TokenPair BackendTable::NextToken() {
 
 void BackendTable::Lookup(const Key* keys, int64_t num_ids) {
   const FeatureInput feature = Feature(keys, num_ids);
-  float* const rows = rows_.data();
+  const RowsOutput rows{rows_.data(), RowType::kFloat32};
   int32_t* const index = index_.data();
   int64_t* const unique_rows = unique_rows_.data();
   const int table = 0;
@@ -68,7 +68,7 @@ void BackendTable::Lookup(const Key* keys, int64_t num_ids) {
 
 void BackendTable::Find(const Key* keys, int64_t num_ids) {
   const FeatureInput feature = Feature(keys, num_ids);
-  float* const rows = rows_.data();
+  const RowsOutput rows{rows_.data(), RowType::kFloat32};
   int32_t* const token = tokens_.data() + token_;
   FindBatch batch{};
   batch.features = {&feature, 1};

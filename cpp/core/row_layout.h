@@ -1,6 +1,7 @@
 // Where the parts of a row lie:
 //   [embedding | state vector 0 | state vector 1 | scalars, key], each part padded to
-//   16 bytes, so that every part can be moved in 16-byte pieces.
+//   16 bytes, so that every part can be moved in 16-byte pieces, and rows of 128 bytes and
+//   more to 32, the unit in which a GPU reads: 512 bytes are then 16 of them, and not 17.
 #pragma once
 
 #include <cstddef>
@@ -38,9 +39,22 @@ struct RowLayout {
     if (scalars > 0)
       memcpy(row + ScalarOffset(), bits, sizeof *bits * static_cast<size_t>(scalars));
   }
+  // A column as a number, whatever it is kept as; and the nearest that can be kept.
+  DYNEMB_HD float LoadColumn(const float* row, int column) const {
+    if (type == RowType::kFloat32) return row[column];
+    return FloatOf16(type, reinterpret_cast<const uint16_t*>(row)[column]);
+  }
+  DYNEMB_HD void StoreColumn(float value, float* row, int column) const {
+    if (type == RowType::kFloat32) {
+      row[column] = value;
+    } else {
+      reinterpret_cast<uint16_t*>(row)[column] = Nearest16(type, value);
+    }
+  }
   DYNEMB_HD int64_t KeyOffset() const { return ScalarOffset() + scalars; }
   DYNEMB_HD int64_t StrideFloats() const {
-    return VectorOffset(vectors) + Padded(scalars + (keeps_key ? 2 : 0));
+    const int64_t floats = VectorOffset(vectors) + Padded(scalars + (keeps_key ? 2 : 0));
+    return floats < 32 ? floats : (floats + 7) / 8 * 8;
   }
   DYNEMB_HD Key LoadKey(const float* row) const {
     Key key;

@@ -88,8 +88,7 @@ void CpuTable::InitEmbedding(RowIndex row, Key key) {
 }
 
 float* CpuTable::DecodeEmbedding(const float* row, float* space) const {
-  const uint16_t* bits = reinterpret_cast<const uint16_t*>(row);
-  for (int i = 0; i < layout_.dim; ++i) space[i] = FloatOf16(layout_.type, bits[i]);
+  for (int i = 0; i < layout_.dim; ++i) space[i] = layout_.LoadColumn(row, i);
   return space;
 }
 
@@ -98,8 +97,7 @@ void CpuTable::SetEmbedding(const float* values, float* row) const {
     std::copy_n(values, layout_.dim, row);
     return;
   }
-  uint16_t* bits = reinterpret_cast<uint16_t*>(row);
-  for (int i = 0; i < layout_.dim; ++i) bits[i] = Nearest16(layout_.type, values[i]);
+  for (int i = 0; i < layout_.dim; ++i) layout_.StoreColumn(values[i], row, i);
 }
 
 void CpuTable::UpdateEmbedding(const float* values, int64_t step, float* row) const {

@@ -28,7 +28,7 @@ int64_t EndOfPiece(const FeatureInput& feature, int64_t first, int64_t end, int6
   return last;
 }
 
-void FindFeature(CpuTable& table, const FeatureInput& feature, float* out) {
+void FindFeature(CpuTable& table, const FeatureInput& feature, const RowsOutput& out) {
   // Ids per piece: enough to fill a block, few enough to stay in cache.
   constexpr int64_t kPiece = 512;
   const bool pooled = feature.combiner != Combiner::kNone;

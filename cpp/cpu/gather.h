@@ -44,7 +44,7 @@ IdRange IdsOfOutput(const Feature& feature, int64_t output) {
 // Writes outputs [begin, end) of a feature: ids where it is not pooled, bags
 // where it is. rows[i] belongs to id first_id + i. out: [NumOutputRows, dim].
 inline void Gather(const CpuTable& table, const FeatureInput& feature, const int64_t* rows,
-                   int64_t first_id, int64_t begin, int64_t end, float* out) {
+                   int64_t first_id, int64_t begin, int64_t end, const RowsOutput& out) {
   constexpr int64_t kAhead = 8;
   const int dim = table.layout().dim;
   const int embedding_floats = table.layout().EmbeddingFloats();
@@ -55,8 +55,10 @@ inline void Gather(const CpuTable& table, const FeatureInput& feature, const int
   // In double: a bag may hold a million ids, and a float sum of them three digits.
   std::unique_ptr<double[]> total_owner(new double[static_cast<size_t>(dim)]);
   double* const total = total_owner.get();
+  const bool writes_floats = out.type == RowType::kFloat32;
+  std::unique_ptr<float[]> wide(writes_floats ? nullptr : new float[static_cast<size_t>(dim)]);
   for (int64_t bag = begin; bag < end; ++bag) {
-    float* target = out + bag * dim;
+    float* target = writes_floats ? static_cast<float*>(out.values) + bag * dim : wide.get();
     BagSums sums;
     if (pooled) std::fill(total, total + dim, 0.0);
     const IdRange ids = IdsOfOutput(feature, bag);
@@ -83,6 +85,9 @@ inline void Gather(const CpuTable& table, const FeatureInput& feature, const int
         target[column] = static_cast<float>(total[column] * scale);
       }
     }
+    if (writes_floats) continue;
+    uint16_t* bits = static_cast<uint16_t*>(out.values) + bag * dim;
+    for (int column = 0; column < dim; ++column) bits[column] = Nearest16(out.type, target[column]);
   }
 }
 

@@ -41,6 +41,23 @@ std::vector<float> BagScales(const FeatureGradient& gradient) {
   return scales;
 }
 
+void ReadGrads(int dim, GradientSource* source) {
+  const FeatureGradient& gradient = *source->gradient;
+  source->grads = static_cast<const float*>(gradient.grads.values);
+  const RowType type = gradient.grads.type;
+  if (type == RowType::kFloat32) return;
+  const bool pooled = gradient.combiner != Combiner::kNone;
+  const int64_t count = (pooled ? gradient.num_bags : gradient.NumIds()) * dim;
+  source->wide.resize(static_cast<size_t>(count));
+  source->grads = source->wide.data();
+  const uint16_t* bits = static_cast<const uint16_t*>(gradient.grads.values);
+  ThreadPool::Shared().ParallelFor(count, 65536, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      source->wide[static_cast<size_t>(i)] = FloatOf16(type, bits[i]);
+    }
+  });
+}
+
 // One lookup: its numbering serves. Several: their unique rows are numbered anew.
 struct Merge {
   int64_t* rows;       // [sum of the lookups' unique rows]
@@ -97,7 +114,8 @@ Status PrepareGradients(CpuTable& table, int table_position,
       for (const FeatureGradient& gradient : lookup.features) {
         if (gradient.table != table_position) continue;
         DYNEMB_RETURN_IF_ERROR(CheckResidual(table, gradient, count));
-        gradients->sources.push_back({&gradient, nullptr, BagScales(gradient)});
+        gradients->sources.push_back({&gradient, nullptr, BagScales(gradient), nullptr});
+        ReadGrads(table.layout().dim, &gradients->sources.back());
         gradients->num_ids += gradient.NumIds();
       }
       lists.push_back(list);

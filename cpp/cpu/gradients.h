@@ -23,6 +23,8 @@ struct GradientSource {
   const FeatureGradient* gradient;
   const int32_t* merged;          // unique row of the lookup -> of the update; null: same
   std::vector<float> bag_scales;  // d pooled / d row; empty where not pooled
+  const float* grads;             // of the gradient
+  std::vector<float> wide = {};   // they themselves, where they came in 16 bits
 };
 
 // All gradients that one update brings to a table.
@@ -66,7 +68,7 @@ void ForEachContribution(const TableGradients& gradients, int32_t low, int32_t h
         if (source.merged != nullptr) unique = source.merged[unique];
         if (unique < low || unique >= high) continue;
         float weight = pooled && gradient.weights != nullptr ? gradient.weights[id] : 1.0f;
-        body(unique, Contribution{gradient.grads + output * dim, weight * bag_scale});
+        body(unique, Contribution{source.grads + output * dim, weight * bag_scale});
       }
     }
   }

@@ -17,7 +17,7 @@ namespace {
 
 struct FeatureWork {
   const FeatureInput* input;
-  float* rows_out;
+  RowsOutput rows_out;
   int32_t* index_out;
   int64_t first;  // of its ids among the table's
 };

@@ -50,12 +50,13 @@ __global__ void __launch_bounds__(kThreads)
   float* values = view.Row(row);
   const RowLayout& layout = view.layout;
   for (int column = Lane(); column < layout.dim; column += 32) {
-    values[column] = rows[i * layout.dim + column];
+    layout.StoreColumn(rows[i * layout.dim + column], values, column);
   }
   const int64_t first = layout.VectorOffset(0), scalars = layout.ScalarOffset();
   if (state == nullptr) {
     for (int64_t k = first + Lane(); k < view.stride_floats; k += 32) {
-      values[k] = view.FirstState(k);
+      const int64_t word = k - layout.KeyOffset();
+      if (!layout.keeps_key || word < 0 || word > 1) values[k] = view.FirstState(k);
     }
     return;
   }
@@ -115,7 +116,7 @@ Status CudaBackend::Assign(const Executor& exec, TokenPair token, const AssignBa
   const FeatureInput feature{
       batch.keys.table, Combiner::kNone, KeyFormat::kBits64,       Padding::kLengths, 1,
       capacity,         batch.keys.keys, plan.At<int32_t>(length), nullptr,           nullptr};
-  float* no_rows = nullptr;
+  const RowsOutput no_rows{nullptr, RowType::kFloat32};
   int32_t* no_index = nullptr;
   int64_t* uniques = plan.At<int64_t>(unique_rows);
   LookupBatch lookup{{&feature, 1},          {&no_rows, 1}, {&no_index, 1},

@@ -12,6 +12,7 @@ struct Clipped : Rule {
   DYNEMB_HD Clipped(const OptimizerParameters& parameters, const StepOperands& operands)
       : Rule(parameters, operands), max_grad_norm(parameters.max_grad_norm) {}
 
+  DYNEMB_HD bool Clips() const { return max_grad_norm > 0.0f; }
   DYNEMB_HD float ClipScaleOf(double sum_of_squares) const {
     return ClipScale(max_grad_norm, sum_of_squares);
   }

@@ -38,6 +38,7 @@ struct RowPart {
   int64_t offset;  // in a row of the table
   int columns;
   uint32_t first_value;
+  RowType type;  // of the columns in the table; outside they are floats
 };
 
 inline constexpr int kListParts = 8;
@@ -53,18 +54,19 @@ template <class Word, class Outside, class Launch>
 void ForRowParts(const RowLayout& layout, const OutsideState& first, const Outside& outside,
                  const Launch& launch) {
   std::vector<RowPart<Word>> all;
-  all.push_back({reinterpret_cast<Word*>(outside.rows), layout.dim, 0, layout.dim, 0});
+  constexpr RowType kPlain = RowType::kFloat32;
+  all.push_back({reinterpret_cast<Word*>(outside.rows), layout.dim, 0, layout.dim, 0, layout.type});
   for (int v = 0; v < layout.vectors; ++v) {
     const size_t at = static_cast<size_t>(v);
     uint32_t bits;
     std::memcpy(&bits, &first.vectors[at], sizeof bits);
     all.push_back({reinterpret_cast<Word*>(outside.vectors[at]), layout.dim, layout.VectorOffset(v),
-                   layout.dim, bits});
+                   layout.dim, bits, kPlain});
   }
   for (int k = 0; k < layout.scalars; ++k) {
     all.push_back({reinterpret_cast<Word*>(outside.scalars) + k, layout.scalars,
                    layout.ScalarOffset() + k, 1,
-                   static_cast<uint32_t>(first.scalars[static_cast<size_t>(k)])});
+                   static_cast<uint32_t>(first.scalars[static_cast<size_t>(k)]), kPlain});
   }
   for (size_t p = 0; p < all.size(); p += kListParts) {
     RowParts<Word> some{};
@@ -136,7 +138,12 @@ __global__ void __launch_bounds__(kThreads)
     const RowPart<uint32_t>& part = parts.parts[p];
     const uint32_t other = runs ? part.first_value : kNan;
     for (int c = Lane(); c < part.columns; c += 32) {
-      part.words[u * part.stride + c] = is_row ? row[part.offset + c] : other;
+      uint32_t word = other;
+      if (is_row && part.type == RowType::kFloat32) word = row[part.offset + c];
+      if (is_row && part.type != RowType::kFloat32) {
+        word = BitsOf(FloatOf16(part.type, reinterpret_cast<const uint16_t*>(row)[c]));
+      }
+      part.words[u * part.stride + c] = word;
     }
   }
 }
@@ -160,12 +167,21 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     WriteMovedKernel(const GroupState* group, const TableView* view,
                      const __grid_constant__ RowParts<const uint32_t> parts,
-                     const int64_t* unique_rows, const int32_t* count) {
+                     const int64_t* unique_rows, const int32_t* count, const int32_t* step) {
   const int64_t u = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
   if (group->run == 0 || u >= *count) return;
   uint32_t* row = reinterpret_cast<uint32_t*>(view->Row(unique_rows[u]));
+  const Runs16<false> rows_of_16(*view, *step < 0 ? group->steps : int64_t{*step});
   for (int p = 0; p < parts.count; ++p) {
     const RowPart<const uint32_t>& part = parts.parts[p];
+    if (part.type != RowType::kFloat32) {
+      float* base = view->Row(unique_rows[u]);
+      const Key key = rows_of_16.KeepsKey() ? view->layout.LoadKey(base) : 0;
+      for (int c = Lane(); c < part.columns; c += 32) {
+        rows_of_16.Store(Piece<1>{{FloatOf(part.words[u * part.stride + c])}}, key, base, c);
+      }
+      continue;
+    }
     for (int c = Lane(); c < part.columns; c += 32) {
       row[part.offset + c] = part.words[u * part.stride + c];
     }
@@ -181,6 +197,7 @@ Status CudaBackend::Collect(const Executor& exec, TokenPair token, const Collect
   GradientCall call{token.in, batch.lookups};
   call.wanted.assign(tables_.size(), false);
   call.rule_sums.assign(tables_.size(), KeepSum::kSums);
+  call.rows_are_16.assign(tables_.size(), false);
   for (const TableConfig& config : configs()) {
     call.clips.push_back(config.optimizer.max_grad_norm > 0.0f);
   }
@@ -263,7 +280,7 @@ void CudaBackend::WriteMoved(const Executor& exec, const UpdateBatch& batch) {
                                   WriteMovedKernel<<<Blocks(32 * moved.capacity), kThreads, 0,
                                                      static_cast<cudaStream_t>(exec.stream)>>>(
                                       group_, views_ + moved.table, parts, moved.unique_rows,
-                                      moved.count);
+                                      moved.count, batch.step);
                                 });
   }
 }

@@ -17,7 +17,7 @@ Status CudaBackend::Find(const Executor& exec, TokenPair token, const FindBatch&
   std::vector<FeatureList> lists;
   for (size_t f = 0; f < batch.features.size(); ++f) {
     const FeatureInput& input = batch.features[f];
-    const int dim = configs()[static_cast<size_t>(input.table)].dim;
+    const TableConfig& config = configs()[static_cast<size_t>(input.table)];
     if (lists.empty() || lists.back().count == kMaxFeatures) lists.emplace_back().count = 0;
     FeatureList& list = lists.back();
     list.features[list.count++] = FeatureParam{input.keys,
@@ -25,7 +25,7 @@ Status CudaBackend::Find(const Executor& exec, TokenPair token, const FindBatch&
                                                input.mask,
                                                input.weights,
                                                nullptr,
-                                               batch.rows[f],
+                                               batch.rows[f].values,
                                                nullptr,
                                                input.NumIds(),
                                                input.NumOutputRows(),
@@ -38,14 +38,17 @@ Status CudaBackend::Find(const Executor& exec, TokenPair token, const FindBatch&
                                                input.padding,
                                                input.combiner,
                                                false,
+                                               config.row_type != RowType::kFloat32,
+                                               batch.rows[f].type,
+                                               BagsOfWarp(input.bag_length, config),
                                                input.row_splits.splits,
                                                input.row_splits.num_bags,
-                                               ragged.Add(input, dim)};
+                                               ragged.Add(input, config.dim)};
   }
   DYNEMB_RETURN_IF_ERROR(ragged.Allocate(exec));
   const auto launch = [&](const FeatureList& list, const auto& rows) {
-    WithFeatures(list, GatherKind::kCopied, [&](uint32_t blocks, const auto& some) {
-      FindKernel<<<blocks, kThreads, 0, stream>>>(some, views_, rows);
+    WithCopied(list, [&]<class Elements>(uint32_t blocks, const auto& some) {
+      FindKernel<Elements><<<blocks, kThreads, 0, stream>>>(some, views_, rows);
     });
     LaunchPool(list, views_, rows, stream);
   };

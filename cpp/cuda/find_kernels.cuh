@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kEndThreads)
 }
 
 // Where features are copied: kThreads ids a block.
-template <class List, class Rows>
+template <class Elements, class List, class Rows>
 __global__ void __launch_bounds__(kThreads, 5)
     FindKernel(const __grid_constant__ List list, const TableView* views, Rows rows) {
   __shared__ RingMemory<kThreads, kGatherStages, 1> memory;
@@ -72,7 +72,8 @@ __global__ void __launch_bounds__(kThreads, 5)
   const int64_t i = first + Lane();
   const bool is_id = i < feature.num_ids;
   if (rows.Poisoned()) {
-    PoisonRows(table, feature, first, max(int64_t{0}, min(int64_t{32}, feature.num_ids - first)));
+    PoisonRows<Elements>(table, feature, first,
+                         max(int64_t{0}, min(int64_t{32}, feature.num_ids - first)));
     return;
   }
   const int64_t row = is_id ? rows.Resolve(table, feature, i) : int64_t{kRowPadded};
@@ -80,7 +81,7 @@ __global__ void __launch_bounds__(kThreads, 5)
   counts.Add(row, is_id);
   rows.Count(feature, counts);
   const unsigned absent = __ballot_sync(kFullWarp, is_id && row < 0);
-  WriteRows(memory.Mine(), table, feature, first, row, absent, row);
+  WriteRows<Elements>(memory.Mine(), table, feature, first, row, absent, row);
 }
 
 }  // namespace dynemb

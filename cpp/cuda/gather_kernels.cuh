@@ -2,26 +2,28 @@
 #pragma once
 
 #include "cuda/call_state.cuh"
-#include "cuda/pieces.cuh"
+#include "cuda/elements.cuh"
 
 namespace dynemb {
 
 // Columns [column, column + VEC) of what a key without a row looks like.
-template <int VEC>
-__device__ Piece<VEC> MissingPiece(const TableView& table, Key key, int column) {
+// Rare, so not a part of every loop that may meet one.
+template <class Elements, int VEC>
+__device__ __noinline__ Piece<VEC> MissingPiece(const TableView& table, Key key, int column) {
   Piece<VEC> piece = Piece<VEC>::Filled(table.missing_value);
-  if (!table.missing_is_initial) return piece;
   const RowInitializer& init = table.initializer;
-  const PhiloxBlock random =
-      Philox4x32({{static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),
-                   static_cast<uint32_t>(column / 4), 0u}},
-                 static_cast<uint32_t>(init.stream), static_cast<uint32_t>(init.stream >> 32));
+  for (int v = 0; table.missing_is_initial && v < VEC; v += 4) {
+    const PhiloxBlock random =
+        Philox4x32({{static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),
+                     static_cast<uint32_t>((column + v) / 4), 0u}},
+                   static_cast<uint32_t>(init.stream), static_cast<uint32_t>(init.stream >> 32));
 #pragma unroll
-  for (int word = 0; word < 4; ++word) {
-    if (VEC == 4) piece.value[word % VEC] = InitialValue(init, random.word[word]);
-    if (VEC == 1 && column % 4 == word) piece.value[0] = InitialValue(init, random.word[word]);
+    for (int word = 0; word < 4; ++word) {
+      if (VEC >= 4) piece.value[(v + word) % VEC] = InitialValue(init, random.word[word]);
+      if (VEC == 1 && column % 4 == word) piece.value[0] = InitialValue(init, random.word[word]);
+    }
   }
-  return piece;
+  return Elements::Rounded(table.layout, piece);
 }
 
 // Ids of a warp by what became of them.
@@ -45,7 +47,7 @@ using GatherRing = Ring<kGatherStages, 1>;
 
 // Writes what ids without a row look like: of the 32 from `first` those of the lanes in
 // `absent`, one code a lane.
-template <int VEC>
+template <class Elements, int VEC>
 __device__ void WriteAbsent(const TableView& table, const FeatureParam& feature, int64_t first,
                             unsigned absent, int64_t row) {
   const int dim = table.layout.dim;
@@ -57,57 +59,73 @@ __device__ void WriteAbsent(const TableView& table, const FeatureParam& feature,
     const Key key = LoadKeyOnDevice(feature, i);
     for (int column = Lane() * VEC; column < dim; column += 32 * VEC) {
       const Piece<VEC> piece =
-          padded ? Piece<VEC>::Filled(0.0f) : MissingPiece<VEC>(table, key, column);
-      piece.StoreStreaming(feature.rows_out + i * dim + column);
+          padded ? Piece<VEC>::Filled(0.0f) : MissingPiece<Elements, VEC>(table, key, column);
+      typename Elements::Output(feature, i * dim + column).template Store<VEC>(piece);
     }
   }
 }
 
-// Copies the rows of 32 ids from `first`, one row number a lane; negative: none.
-template <int VEC>
+// Copies the rows of 32 ids from `first`, one row number a lane; negative: none. dim: columns
+// of a row, or words where several are one.
+template <class Elements, int VEC>
 __device__ void CopyRows(const GatherRing& ring, const TableView& table,
-                         const FeatureParam& feature, int64_t first, int64_t row) {
-  const int dim = table.layout.dim;
-  const Teams<VEC> teams(LanesOfRow(dim, 1));
+                         const FeatureParam& feature, int dim, int64_t first, int64_t row) {
+  const Teams<VEC> teams(LanesOfRow(dim, VEC, 1));
   for (int start = 0; start < dim; start += teams.columns()) {
     const int column = start + teams.column();
     const bool active = column < dim;
-    float* out = feature.rows_out + (first + teams.team) * dim + column;
+    typename Elements::Output out(feature, (first + teams.team) * dim + column);
     for (int turn = 0; turn < teams.lanes + ring.kAhead; ++turn) {
       const int64_t from = __shfl_sync(kFullWarp, row, turn * teams.count() + teams.team);
       if (turn < teams.lanes && active && from >= 0) {
-        ring.Copy<VEC>(turn, 0, table.Row(from) + column);
+        Elements::template CopyRow<VEC>(ring, turn, table.Row(from), column);
       }
       ring.Turn();
       const int done = turn - ring.kAhead;
       if (done < 0) continue;
       const int64_t of = __shfl_sync(kFullWarp, row, done * teams.count() + teams.team);
-      if (active && of >= 0) ring.Read<VEC>(done, 0).StoreStreaming(out);
-      out += teams.count() * dim;
+      if (active && of >= 0) {
+        out.template Store<VEC>(Elements::template ReadRow<VEC>(ring, table.layout, done));
+      }
+      out.Advance(teams.count() * dim);
     }
   }
 }
 
 // CopyRows of `row`, then WriteAbsent of `code`.
-__device__ inline void WriteRows(const GatherRing& ring, const TableView& table,
-                                 const FeatureParam& feature, int64_t first, int64_t row,
-                                 unsigned absent, int64_t code) {
-  if (table.layout.dim % 4 == 0) {
-    CopyRows<4>(ring, table, feature, first, row);
-    WriteAbsent<4>(table, feature, first, absent, code);
-  } else {
-    CopyRows<1>(ring, table, feature, first, row);
-    WriteAbsent<1>(table, feature, first, absent, code);
+template <class Elements>
+__device__ void WriteRows(const GatherRing& ring, const TableView& table,
+                          const FeatureParam& feature, int64_t first, int64_t row, unsigned absent,
+                          int64_t code) {
+  const int dim = table.layout.dim;
+  WithColumns<Elements>(dim, [&]<int VEC>() {
+    if constexpr (VEC == 8) {
+      // As they are, two columns a word.
+      if (feature.output_type != RowType::kFloat32) {
+        CopyRows<FloatElements, 4>(ring, table, feature, dim / 2, first, row);
+        WriteAbsent<Elements, VEC>(table, feature, first, absent, code);
+        return;
+      }
+    }
+    CopyRows<Elements, VEC>(ring, table, feature, dim, first, row);
+    WriteAbsent<Elements, VEC>(table, feature, first, absent, code);
+  });
+}
+
+template <class Elements>
+__device__ void FillRows(const TableView& table, const FeatureParam& feature, int64_t first,
+                         int64_t count, float value) {
+  const int64_t dim = table.layout.dim;
+  for (int64_t j = Lane(); j < count * dim; j += 32) {
+    typename Elements::Output(feature, first * dim + j).template Store<1>(Piece<1>{{value}});
   }
 }
 
 // Outputs of a call that does not run.
-__device__ inline void PoisonRows(const TableView& table, const FeatureParam& feature,
-                                  int64_t first, int64_t count) {
-  const int64_t dim = table.layout.dim;
-  for (int64_t j = Lane(); j < count * dim; j += 32) {
-    feature.rows_out[first * dim + j] = __int_as_float(0x7FC00000);
-  }
+template <class Elements>
+__device__ void PoisonRows(const TableView& table, const FeatureParam& feature, int64_t first,
+                           int64_t count) {
+  FillRows<Elements>(table, feature, first, count, __int_as_float(0x7FC00000));
 }
 
 // Who brings a feature's rows to the output.
@@ -118,32 +136,53 @@ inline GatherKind GatherKindOf(const FeatureParam& feature) {
   return feature.padding == Padding::kSplits ? GatherKind::kPooledBySplits : GatherKind::kPooled;
 }
 
-// Calls launch(blocks, list) with the features of one kind, if there are any. work(feature):
-// what is to be done, of which a block does `per_block`.
-template <class Work, class Launch>
-void WithFeatures(const FeatureList& all, GatherKind kind, int64_t per_block, const Work& work,
-                  const Launch& launch) {
+// The features of one kind of gathering and of elements, if there are any, as below. Of 16 bits
+// there are kernels for small lists only, so many features take several launches.
+template <class Elements, class Work, class Launch>
+void WithFeaturesOf(const FeatureList& all, GatherKind kind, int64_t per_block, const Work& work,
+                    const Launch& launch) {
   FeatureList list;
   uint32_t blocks = 0;
   list.count = 0;
+  const auto flush = [&]() {
+    if (blocks > 0) {
+      if constexpr (Elements::kAre16) {
+        launch.template operator()<Elements>(blocks, Few<kFewFeatures>(list));
+      } else {
+        WithFewFeatures(
+            list, [&](const auto& some) { launch.template operator()<Elements>(blocks, some); });
+      }
+    }
+    list.count = 0;
+    blocks = 0;
+  };
   for (int f = 0; f < all.count; ++f) {
     if (GatherKindOf(all.features[f]) != kind) continue;
+    if (all.features[f].are_16 != Elements::kAre16) continue;
     FeatureParam& feature = list.features[list.count++];
     feature = all.features[f];
     feature.first_block = blocks;
     blocks += static_cast<uint32_t>((work(feature) + per_block - 1) / per_block);
+    if (Elements::kAre16 && list.count == kFewFeatures) flush();
   }
-  if (blocks == 0) return;
-  WithFewFeatures(list, [&](const auto& some) { launch(blocks, some); });
+  flush();
 }
 
-// A thread an id that is copied, or a warp a bag.
+// Calls launch<Elements>(blocks, list) with the features of one kind, if there are any.
+// work(feature): what is to be done, of which a block does `per_block`.
+template <class Work, class Launch>
+void WithFeatures(const FeatureList& all, GatherKind kind, int64_t per_block, const Work& work,
+                  const Launch& launch) {
+  WithFeaturesOf<FloatElements>(all, kind, per_block, work, launch);
+  WithFeaturesOf<Elements16>(all, kind, per_block, work, launch);
+}
+
+// Those that are copied: a thread an id.
 template <class Launch>
-void WithFeatures(const FeatureList& all, GatherKind kind, const Launch& launch) {
-  const int64_t per_block = kind == GatherKind::kCopied ? kThreads : kThreads / 32;
+void WithCopied(const FeatureList& all, const Launch& launch) {
   WithFeatures(
-      all, kind, per_block, [](const FeatureParam& feature) { return feature.num_outputs; },
-      launch);
+      all, GatherKind::kCopied, kThreads,
+      [](const FeatureParam& feature) { return feature.num_outputs; }, launch);
 }
 
 }  // namespace dynemb

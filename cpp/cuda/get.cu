@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int column = Lane(); column < layout.dim; column += 32) {
     float value = view.missing_value;
     if (row >= 0) {
-      value = view.Row(row)[column];
+      value = layout.LoadColumn(view.Row(row), column);
     } else if (view.missing_is_initial) {
       const RowInitializer& init = view.initializer;
       const PhiloxBlock random =
@@ -32,6 +32,9 @@ __global__ void __launch_bounds__(kThreads)
                        static_cast<uint32_t>(column / 4), 0u}},
                      static_cast<uint32_t>(init.stream), static_cast<uint32_t>(init.stream >> 32));
       value = InitialValue(init, random.word[column % 4]);
+    }
+    if (layout.type != RowType::kFloat32) {
+      value = FloatOf16(layout.type, Nearest16(layout.type, value));
     }
     rows[i * layout.dim + column] = value;
   }

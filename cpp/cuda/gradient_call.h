@@ -18,7 +18,7 @@ namespace dynemb {
 struct GradientParam {
   const int32_t* index;
   const float* weights;
-  const float* grads;
+  const void* grads;      // floats, or 16 bits a column: all of a table alike
   float* bag_scales;      // [num_bags], null where not pooled
   const int32_t* merged;  // unique row of the lookup -> of the update; null: same
   int64_t num_ids;
@@ -132,11 +132,13 @@ inline constexpr uint32_t kRunLength = 128;  // gradients
 // Gradients of one table.
 struct TableIds {
   int dim;
+  int most;  // columns of a lane, as of ColumnsOfLane
   int64_t ids = 0;
+  bool are_16 = false;  // in the columns of the gradients; else floats
 
   uint32_t Runs() const { return static_cast<uint32_t>((ids + kRunLength - 1) / kRunLength); }
   // Wider than a warp takes at once.
-  bool IsWide() const { return dim > 32 * (dim % 4 == 0 ? 4 : 1); }
+  bool IsWide() const { return dim > 32 * ColumnsOfLane(dim, most); }
 };
 
 // All gradients of a call.
@@ -149,6 +151,8 @@ struct GradientCall {
   // whether it clips gradients.
   std::vector<int> rule_sums = {};  // [tables of the group]
   std::vector<bool> clips = {};     // [tables of the group]
+  // Whether the rows that are stepped have columns of 16 bits.
+  std::vector<bool> rows_are_16 = {};  // [tables of the group]
 
   // As it is prepared.
   std::vector<GradientParam> list = {};

@@ -89,7 +89,7 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
     const TableConfig& config = configs()[at];
     if (list_count[at] == 0 || !call.wanted[at]) continue;
     first_unique[at] = uniques;
-    ids_of_part.push_back({config.dim});
+    ids_of_part.push_back({config.dim, call.rows_are_16[at] ? 8 : 4});
     parts.tables[parts.count++] = {only->rows, uniques, capacity, t, 0, 0, config.optimizer.kind};
     call.filled.push_back(only->filled);
     uniques += capacity;
@@ -114,7 +114,7 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
       GradientParam& param = gradients.emplace_back();
       param = {given.index,
                given.weights,
-               given.grads,
+               given.grads.values,
                nullptr,
                nullptr,
                given.NumIds(),
@@ -138,9 +138,15 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
       table_of_feature.push_back(given.table);
       ids += given.NumIds();
       for (int p = 0; p < parts.count; ++p) {
-        if (parts.tables[p].table == given.table) {
-          ids_of_part[static_cast<size_t>(p)].ids += given.NumIds();
+        if (parts.tables[p].table != given.table) continue;
+        TableIds& of = ids_of_part[static_cast<size_t>(p)];
+        const bool are_16 = given.grads.type != RowType::kFloat32;
+        if ((of.ids > 0 && of.are_16 != are_16) || (are_16 && !call.rows_are_16[at])) {
+          return InvalidArgument("apply_gradients: gradients of table '", configs()[at].name,
+                                 "' are of several dtypes; reinstall dynemb_jax.");
         }
+        of.are_16 = are_16;
+        of.ids += given.NumIds();
       }
       blocks += static_cast<uint32_t>((given.NumIds() + kIdsPerBlock - 1) / kIdsPerBlock);
     }
@@ -175,7 +181,10 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
   const size_t kept_sums = plan.Add<float>(row_sums);
   const size_t kept_squares = plan.Add<double>(row_squares);
   const size_t scan = plan.Add<std::byte>(static_cast<int64_t>(scan_bytes));
-  const bool are_many = gradients.size() > kFewFeatures || parts.count > kFewTables;
+  // Kernels for rows of 16 bits read them there, however few they are.
+  const bool are_many = gradients.size() > kFewFeatures || parts.count > kFewTables ||
+                        std::any_of(ids_of_part.begin(), ids_of_part.end(),
+                                    [&](const TableIds& of) { return of.most == 8; });
   const size_t on_device =
       plan.Add<GradientParam>(are_many ? static_cast<int64_t>(gradients.size()) : 0);
   std::vector<size_t> scales, bags_of;

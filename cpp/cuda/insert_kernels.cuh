@@ -44,9 +44,13 @@ __global__ void __launch_bounds__(kThreads)
   const unsigned mask = __ballot_sync(kFullWarp, fresh);
   if (mask == 0) return;
   NewRow* mine = new_rows + threadIdx.x / 32 * 32;
-  if (fresh) mine[RankAmong(mask)] = {LoadKeyOnDevice(feature, i), table.Row(row), nullptr};
+  if (fresh) mine[RankAmong(mask)] = {LoadKeyOnDevice(feature, i), table.Row(row), 0};
   __syncwarp();
-  InitRowsByWarp(table, mine, __popc(mask));
+  if (feature.are_16) {
+    InitRowsByWarp<Elements16>(table, nullptr, mine, __popc(mask));
+  } else {
+    InitRowsByWarp<FloatElements>(table, nullptr, mine, __popc(mask));
+  }
 }
 
 }  // namespace dynemb

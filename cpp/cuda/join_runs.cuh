@@ -44,9 +44,9 @@ struct Join {
 };
 
 // exchange: shared memory, [kSize].
-template <class Group, class Rule, int VEC>
-__device__ void JoinRow(const Rule& rule, const TableRuns& runs, const TableView& view,
-                        const Join& join, float4* exchange) {
+template <class Group, int VEC, class Rule, class Elements>
+__device__ void JoinRow(const Rule& rule, const Elements& elements, const TableRuns& runs,
+                        const TableView& view, const Join& join, float4* exchange) {
   Piece<VEC>* pieces = reinterpret_cast<Piece<VEC>*>(exchange);
   const RowLayout& layout = view.layout;
   const int dim = layout.dim;
@@ -77,12 +77,16 @@ __device__ void JoinRow(const Rule& rule, const TableRuns& runs, const TableView
   }
   Group::Sync();
 
-  if constexpr (kClips<Rule>) {
+  bool clips = false;
+  if constexpr (kClips<Rule>) clips = rule.Clips();
+  if (clips) {
     double squares = 0.0;
     for (int c = Group::Rank(); c < dim; c += Group::kSize) {
       squares += static_cast<double>(total[c]) * static_cast<double>(total[c]);
     }
-    const float scale = rule.ClipScaleOf(Group::Sum(squares));
+    float scale = 1.0f;
+    squares = Group::Sum(squares);
+    if constexpr (kClips<Rule>) scale = rule.ClipScaleOf(squares);
     for (int c = Group::Rank(); c < dim; c += Group::kSize) total[c] *= scale;
   }
   float* row = view.Row(runs.Row(join.unique));
@@ -92,33 +96,39 @@ __device__ void JoinRow(const Rule& rule, const TableRuns& runs, const TableView
   };
   if constexpr (Rule::kSums > 0) {
     for (int c = Group::Rank(); c < dim; c += Group::kSize) {
-      rule.Sum(total[c], row[c], state(0, c, none0), state(1, c, none1), sums);
+      rule.Sum(total[c], elements.Load(row, c), state(0, c, none0), state(1, c, none1), sums);
     }
     for (int s = 0; s < Rule::kSums; ++s) sums[s] = Group::Sum(sums[s]);
   }
   float scalars[Rule::kScalars > 0 ? Rule::kScalars : 1] = {};
   for (int i = 0; i < Rule::kScalars; ++i) scalars[i] = row[layout.ScalarOffset() + i];
+  const Key key = elements.KeepsKey() ? layout.LoadKey(row) : 0;
   const auto terms = rule.Row(scalars, sums, dim);
   Group::Sync();
   for (int c = Group::Rank(); c < dim; c += Group::kSize) {
-    rule.Column(terms, total[c], row[c], state(0, c, none0), state(1, c, none1));
+    float w = 0.0f;
+    if constexpr (kReadsRow<Rule>) w = elements.Load(row, c);
+    rule.Column(terms, total[c], w, state(0, c, none0), state(1, c, none1));
+    elements.Store(Piece<1>{{w}}, key, row, c);
   }
   if (Group::Rank() == 0) {
     for (int i = 0; i < Rule::kScalars; ++i) row[layout.ScalarOffset() + i] = scalars[i];
   }
 }
 
-template <class Group, class Rule, class Tables>
+template <class Group, class Rule, class Elements, class Tables>
 __device__ void JoinRow(const Tables& parts, const UpdateScratch& scratch, const Join& join,
                         float4* exchange) {
   const UpdateTable& part = parts.tables[join.part];
   const TableView& view = scratch.tables[part.table];
-  const Rule rule(scratch.optimizers[part.table], OperandsOf(scratch, part.table));
+  const StepOperands operands = OperandsOf(scratch, part.table);
+  const Rule rule(scratch.optimizers[part.table], operands);
+  const Elements elements(view, operands.step);
   const TableRuns runs(part, scratch);
-  if (view.layout.dim % 4 == 0) {
-    JoinRow<Group, Rule, 4>(rule, runs, view, join, exchange);
+  if (view.layout.dim % 4 == 0) {  // shares are of floats in any case
+    JoinRow<Group, 4>(rule, elements, runs, view, join, exchange);
   } else {
-    JoinRow<Group, Rule, 1>(rule, runs, view, join, exchange);
+    JoinRow<Group, 1>(rule, elements, runs, view, join, exchange);
   }
 }
 
@@ -143,7 +153,7 @@ inline constexpr uint32_t kWarpJoins = 8;
 
 // One warp a run: where a row began in it and ends in a later one, the warp joins it,
 // or the block where the row is hot.
-template <class Rule, class List, class Tables>
+template <class Rule, class Elements, class List, class Tables>
 __global__ void __launch_bounds__(kJoinThreads)
     JoinRunsKernel(const __grid_constant__ List list, const __grid_constant__ Tables parts,
                    UpdateScratch scratch) {
@@ -157,13 +167,15 @@ __global__ void __launch_bounds__(kJoinThreads)
   Join join{};
   if (at < parts.runs && FindJoin(list, parts, scratch, at, &join)) {
     if (join.last_run - join.run <= kWarpJoins) {
-      JoinRow<WarpGroup, Rule>(parts, scratch, join, exchange + threadIdx.x / 32 * 32);
+      JoinRow<WarpGroup, Rule, Elements>(parts, scratch, join, exchange + threadIdx.x / 32 * 32);
     } else if (Lane() == 0) {
       hot[atomicAdd(&num_hot, 1)] = join;
     }
   }
   __syncthreads();
-  for (int h = 0; h < num_hot; ++h) JoinRow<BlockGroup, Rule>(parts, scratch, hot[h], exchange);
+  for (int h = 0; h < num_hot; ++h) {
+    JoinRow<BlockGroup, Rule, Elements>(parts, scratch, hot[h], exchange);
+  }
 }
 
 }  // namespace dynemb

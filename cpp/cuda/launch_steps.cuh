@@ -20,29 +20,38 @@ UpdateTables TablesOf(const GradientCall& call, const Choose& choose) {
     part.first_warp = some.warps;
     part.first_run = some.runs;
     const TableIds& of = call.ids_of_part[static_cast<size_t>(p)];
-    const uint32_t teams = 32u / static_cast<uint32_t>(LanesOfRow(of.dim, kRunLanes));
+    const uint32_t teams = 32u / static_cast<uint32_t>(LanesOfRow(of.dim, of.most, kRunLanes));
     some.runs += of.Runs();
     some.warps += (of.Runs() + teams - 1) / teams;
   }
   return some;
 }
 
+// JoinElements: as Elements, but that shares of a row are floats whatever gradients are.
+template <class Rule, class Elements, class JoinElements, class List, class Tables>
+void LaunchRuns(const List& list, const Tables& tables, const UpdateScratch& scratch,
+                cudaStream_t stream) {
+  const unsigned step_blocks = (tables.warps * 32 + kRunThreads - 1) / kRunThreads;
+  const unsigned join_blocks = (tables.runs * 32 + kJoinThreads - 1) / kJoinThreads;
+  StepRunsKernel<Rule, Elements><<<step_blocks, kRunThreads, 0, stream>>>(list, tables, scratch);
+  JoinRunsKernel<Rule, JoinElements>
+      <<<join_blocks, kJoinThreads, 0, stream>>>(list, tables, scratch);
+}
+
+// Of rows that are floats.
 template <class Rule>
 void LaunchSteps(const GradientCall& call, const UpdateTables& some, cudaStream_t stream) {
   if (some.runs == 0) return;
-  WithFew(call.list, call.list_on_device, some,
-          [&]<class List, class Tables>(const List& list, const Tables& tables) {
-            StepRunsKernel<Rule, List, Tables>
-                <<<(tables.warps * 32 + kRunThreads - 1) / kRunThreads, kRunThreads, 0, stream>>>(
-                    list, tables, call.scratch);
-            JoinRunsKernel<Rule, List, Tables>
-                <<<(tables.runs * 32 + kJoinThreads - 1) / kJoinThreads, kJoinThreads, 0, stream>>>(
-                    list, tables, call.scratch);
-          });
+  WithFew(call.list, call.list_on_device, some, [&](const auto& list, const auto& tables) {
+    LaunchRuns<Rule, FloatRuns, FloatRuns>(list, tables, call.scratch, stream);
+  });
 }
 
 // LaunchSteps with the rule of a kind, whose gradients are clipped.
 void LaunchClippedSteps(OptimizerKind kind, const GradientCall& call, const UpdateTables& some,
                         cudaStream_t stream);
+
+// Steps of all rows whose columns are of 16 bits.
+void LaunchSteps16(const GradientCall& call, cudaStream_t stream);
 
 }  // namespace dynemb

@@ -113,17 +113,16 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
     }
     const auto found = std::find(batch.tables.begin(), batch.tables.end(), input.table);
     const int32_t call_table = static_cast<int32_t>(found - batch.tables.begin());
-    const AdmissionKind admits = configs()[static_cast<size_t>(input.table)].admission.kind;
-    const bool is_gated = call->lookups > 0 && admits != AdmissionKind::kAll;
-    const int dim = configs()[static_cast<size_t>(input.table)].dim;
-    const int64_t first_chunk = call->ragged.Add(input, dim);
+    const TableConfig& config = configs()[static_cast<size_t>(input.table)];
+    const bool is_gated = call->lookups > 0 && config.admission.kind != AdmissionKind::kAll;
+    const int64_t first_chunk = call->ragged.Add(input, config.dim);
     FeatureList& list = call->lists.back();
     list.features[list.count++] = FeatureParam{input.keys,
                                                input.lengths,
                                                input.mask,
                                                input.weights,
                                                input.scores,
-                                               batch.rows[f],
+                                               batch.rows[f].values,
                                                batch.index[f],
                                                input.NumIds(),
                                                input.NumOutputRows(),
@@ -136,6 +135,9 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
                                                input.padding,
                                                input.combiner,
                                                is_gated,
+                                               config.row_type != RowType::kFloat32,
+                                               batch.rows[f].type,
+                                               BagsOfWarp(input.bag_length, config),
                                                input.row_splits.splits,
                                                input.row_splits.num_bags,
                                                first_chunk};
@@ -294,8 +296,8 @@ Status CudaBackend::EnqueueLookup(const Executor& exec, TokenPair token, const L
     const TrainRows<Tables> rows{call.scratch, tables};
     // All copies before all bags: they write the new rows.
     for (const FeatureList& list : call.lists) {
-      WithFeatures(list, GatherKind::kCopied, [&](uint32_t blocks, const auto& some) {
-        CopyKernel<<<2 * blocks, kThreads, 0, stream>>>(some, rows);
+      WithCopied(list, [&]<class Elements>(uint32_t blocks, const auto& some) {
+        CopyKernel<Elements><<<2 * blocks, kThreads, 0, stream>>>(some, rows);
       });
     }
     for (const FeatureList& list : call.lists) {

@@ -320,7 +320,7 @@ struct TrainRows {
 // the table by the id that brings the key and in the output by all of its ids. Every
 // second block places the keys of new rows meanwhile: that waits for memory where
 // copies fill it.
-template <class List, class Tables>
+template <class Elements, class List, class Tables>
 __global__ void __launch_bounds__(kThreads, 4)
     CopyKernel(const __grid_constant__ List list, const __grid_constant__ TrainRows<Tables> rows) {
   __shared__ RingMemory<kThreads, kGatherStages, 1> memory;
@@ -340,7 +340,8 @@ __global__ void __launch_bounds__(kThreads, 4)
   const int64_t probed = is_id ? scratch.rows[feature.first_id + i] : int64_t{kRowPadded};
   if (rows.Poisoned()) {
     if (is_id) rows.Poison(feature, i);
-    PoisonRows(table, feature, first, max(int64_t{0}, min(int64_t{32}, feature.num_ids - first)));
+    PoisonRows<Elements>(table, feature, first,
+                         max(int64_t{0}, min(int64_t{32}, feature.num_ids - first)));
     return;
   }
   const ResolvedId resolved = Resolve(rows.tables, scratch, feature.call_table, probed);
@@ -355,7 +356,8 @@ __global__ void __launch_bounds__(kThreads, 4)
   counts.missing = static_cast<unsigned>(__popc(__ballot_sync(kFullWarp, row == kRowRefused)));
   rows.Count(feature, counts);
   const unsigned absent = __ballot_sync(kFullWarp, is_id && row < 0);
-  WriteRows(memory.Mine(), table, feature, first, is_new ? int64_t{kRowPadded} : row, absent, row);
+  WriteRows<Elements>(memory.Mine(), table, feature, first, is_new ? int64_t{kRowPadded} : row,
+                      absent, row);
   const unsigned fresh = __ballot_sync(kFullWarp, is_new);
   if (fresh != 0) {
     // The ring is empty by now.
@@ -363,10 +365,10 @@ __global__ void __launch_bounds__(kThreads, 4)
     __syncwarp();
     if (is_new) {
       new_rows[RankAmong(fresh)] = {LoadKeyOnDevice(feature, i), brings ? table.Row(row) : nullptr,
-                                    feature.rows_out + i * table.layout.dim};
+                                    i};
     }
     __syncwarp();
-    InitRowsByWarp(table, new_rows, __popc(fresh));
+    InitRowsByWarp<Elements>(table, &feature, new_rows, __popc(fresh));
   }
   if (is_id) feature.index_out[i] = number;
 }

@@ -9,6 +9,9 @@
 
 namespace dynemb {
 
+// Columns that a lane takes at once of rows of `dim`, at most `most`.
+DYNEMB_HD int ColumnsOfLane(int dim, int most) { return dim % most == 0 ? most : 1; }
+
 // One feature of a call.
 struct FeatureParam {
   const void* keys;
@@ -16,7 +19,7 @@ struct FeatureParam {
   const uint8_t* mask;
   const float* weights;
   const uint64_t* scores;  // null: none are given
-  float* rows_out;         // null: the call returns no rows
+  void* rows_out;          // null: the call returns no rows
   int32_t* index_out;      // null in a find
   int64_t num_ids;
   int64_t num_outputs;  // rows returned: ids, or bags where pooled
@@ -28,7 +31,10 @@ struct FeatureParam {
   KeyFormat format;
   Padding padding;
   Combiner combiner;
-  bool is_gated;  // ids without a row wait for their admission
+  bool is_gated;         // ids without a row wait for their admission
+  bool are_16;           // the columns of the table's rows are of 16 bits
+  RowType output_type;   // of rows_out: floats, or that of the table's rows
+  int32_t bags_of_warp;  // where they are pooled, and of one length
   // Where padding is kSplits: [groups, group_bags + 1], bag_length is the ids of a group, and
   // first_chunk that of the feature among all that the call pools by splits.
   const int32_t* row_splits;

@@ -10,38 +10,46 @@
 
 namespace dynemb {
 
-// VEC floats of one row, by the lanes of a warp: 16 bytes a lane where rows of the
-// output are aligned, else 4.
+// VEC columns of one row as floats, by the lanes of a warp: of floats 4, of 16 bits 8, where
+// rows of the output are aligned to 16 bytes, else 1.
 template <int VEC>
 struct Piece {
   float value[VEC];
 
   __device__ static Piece Load(const float* from) {
     Piece piece;
-    if constexpr (VEC == 4) {
-      const float4 four = *reinterpret_cast<const float4*>(from);
-      piece.value[0] = four.x;
-      piece.value[1] = four.y;
-      piece.value[2] = four.z;
-      piece.value[3] = four.w;
-    } else {
+    if constexpr (VEC == 1) {
       piece.value[0] = *from;
+    } else {
+#pragma unroll
+      for (int v = 0; v < VEC; v += 4) piece.Set(v, *reinterpret_cast<const float4*>(from + v));
     }
     return piece;
   }
+  __device__ void Set(int first, const float4& four) {
+    value[first] = four.x;
+    value[first + 1] = four.y;
+    value[first + 2] = four.z;
+    value[first + 3] = four.w;
+  }
+  __device__ float4 Four(int first) const {
+    return make_float4(value[first], value[first + 1], value[first + 2], value[first + 3]);
+  }
   __device__ void Store(float* to) const {
-    if constexpr (VEC == 4) {
-      *reinterpret_cast<float4*>(to) = make_float4(value[0], value[1], value[2], value[3]);
-    } else {
+    if constexpr (VEC == 1) {
       *to = value[0];
+    } else {
+#pragma unroll
+      for (int v = 0; v < VEC; v += 4) *reinterpret_cast<float4*>(to + v) = Four(v);
     }
   }
   // Written once and not read here again: keep the cache for rows.
   __device__ void StoreStreaming(float* to) const {
-    if constexpr (VEC == 4) {
-      __stcs(reinterpret_cast<float4*>(to), make_float4(value[0], value[1], value[2], value[3]));
-    } else {
+    if constexpr (VEC == 1) {
       __stcs(to, value[0]);
+    } else {
+#pragma unroll
+      for (int v = 0; v < VEC; v += 4) __stcs(reinterpret_cast<float4*>(to + v), Four(v));
     }
   }
   __device__ static Piece Filled(float x) {
@@ -56,9 +64,9 @@ struct Piece {
 };
 
 // Lanes that share a row: a power of two, at least `least`, enough for its columns or
-// the whole warp.
-DYNEMB_HD int LanesOfRow(int dim, int least) {
-  const int pieces = dim % 4 == 0 ? dim / 4 : dim;
+// the whole warp. most: as of ColumnsOfLane.
+DYNEMB_HD int LanesOfRow(int dim, int most, int least) {
+  const int pieces = dim / ColumnsOfLane(dim, most);
   int lanes = least;
   while (lanes < 32 && lanes < pieces) lanes *= 2;
   return lanes;
@@ -98,9 +106,23 @@ struct Ring {
   __device__ float* Slot(int turn, int part) const {
     return reinterpret_cast<float*>(base + ((turn % STAGES) * PARTS + part) * 32);
   }
+  // Floats in parts of 16 bytes from `part` on.
   template <int VEC>
   __device__ void Copy(int turn, int part, const float* from) const {
-    __pipeline_memcpy_async(Slot(turn, part), from, VEC * sizeof(float));
+#pragma unroll
+    for (int v = 0; v < VEC; v += 4) {
+      __pipeline_memcpy_async(Slot(turn, part + v / 4), from + v,
+                              sizeof(float) * (VEC < 4 ? VEC : 4));
+    }
+  }
+  // Columns of 16 bits; single ones are too small to be copied in the background.
+  template <int VEC>
+  __device__ void Copy(int turn, int part, const uint16_t* from) const {
+    if constexpr (VEC == 1) {
+      *reinterpret_cast<uint16_t*>(Slot(turn, part)) = *from;
+    } else {
+      __pipeline_memcpy_async(Slot(turn, part), from, VEC * sizeof(uint16_t));
+    }
   }
   // Ends the copies of a turn, and waits for those of kAhead turns ago.
   __device__ void Turn() const {
@@ -109,7 +131,16 @@ struct Ring {
   }
   template <int VEC>
   __device__ Piece<VEC> Read(int turn, int part) const {
-    return Piece<VEC>::Load(Slot(turn, part));
+    Piece<VEC> piece;
+    if constexpr (VEC == 1) {
+      piece.value[0] = *Slot(turn, part);
+    } else {
+#pragma unroll
+      for (int v = 0; v < VEC; v += 4) {
+        piece.Set(v, *reinterpret_cast<const float4*>(Slot(turn, part + v / 4)));
+      }
+    }
+    return piece;
   }
 };
 

@@ -3,30 +3,12 @@
 // chunks are joined by a second kernel, which also writes the empty ones.
 #pragma once
 
-#include "core/pool.h"
-#include "cuda/gather_kernels.cuh"
+#include "cuda/pool_kernels.cuh"
 #include "cuda/ragged_call.h"
 
 namespace dynemb {
 
 inline constexpr int kChunkTurns = kChunkIds / 32;
-inline constexpr int kPoolWarps = kThreads / 32;
-
-// Whether the weights of a bag have to be added up.
-__device__ inline bool NeedsSums(const FeatureParam& feature) {
-  return feature.weights != nullptr && feature.combiner != Combiner::kSum;
-}
-
-__device__ inline BagSums SumsOfEqual(int64_t count) {
-  const double n = static_cast<double>(count);
-  return {n, n, n};
-}
-
-__device__ inline void SumOverWarp(BagSums* sums) {
-  sums->weight = WarpSum(sums->weight);
-  sums->absolute_weight = WarpSum(sums->absolute_weight);
-  sums->squared_weight = WarpSum(sums->squared_weight);
-}
 
 // The bags of a group in their order, by all lanes of a warp.
 class BagWalk {
@@ -87,7 +69,7 @@ struct ChunkIds {
 };
 
 // One warp's chunk: ids [begin, end) of a group, of which those before `used` are in bags.
-template <int VEC, class Rows>
+template <class Elements, int VEC, class Rows>
 struct ChunkPool {
   const GatherRing& ring;
   const Rows& rows;
@@ -148,7 +130,7 @@ struct ChunkPool {
     for (int j = from; has_missing && j < to; ++j) {
       if (ids.rows[j] != kRowRefused || !active) continue;
       const Key key = LoadKeyOnDevice(feature, FirstId() + j);
-      missing.AddScaled(ids.weights[j], MissingPiece<VEC>(table, key, column));
+      missing.AddScaled(ids.weights[j], MissingPiece<Elements, VEC>(table, key, column));
     }
     const BagSums sums = WeightsOf(from, to);
     const bool is_whole = walk.begin >= begin && walk.end == begin + to;
@@ -164,7 +146,8 @@ struct ChunkPool {
     if (!active || teams.team != 0) return;
     if (is_whole) {
       const int64_t bag = group * feature.group_bags + walk.bag;
-      result.StoreStreaming(feature.rows_out + bag * table.layout.dim + column);
+      typename Elements::Output(feature, bag * table.layout.dim + column)
+          .template Store<VEC>(result);
     } else {
       result.Store(scratch.Share(chunk, begins) + column);
     }
@@ -191,7 +174,7 @@ struct ChunkPool {
     for (int turn = 0; turn < turns + ring.kAhead; ++turn) {
       const int copied = turn * teams.count() + teams.team;
       if (active && copied < count && ids.rows[copied] >= 0) {
-        ring.Copy<VEC>(turn, 0, table.Row(ids.rows[copied]) + column);
+        Elements::template CopyRow<VEC>(ring, turn, table.Row(ids.rows[copied]), column);
       }
       ring.Turn();
       const int done = turn - ring.kAhead;
@@ -200,7 +183,7 @@ struct ChunkPool {
       const int last = min((done + 1) * teams.count(), count);
       const bool has_row = active && mine < count && ids.rows[mine] >= 0;
       Piece<VEC> row = Piece<VEC>::Filled(0.0f);
-      if (has_row) row = ring.Read<VEC>(done, 0);
+      if (has_row) row = Elements::template ReadRow<VEC>(ring, table.layout, done);
       const float weight = has_row ? ids.weights[mine] : 0.0f;
       while (to <= last) {  // bags that end in this turn
         if (has_row && mine >= from && mine < to) part.AddScaled(weight, row);
@@ -221,7 +204,7 @@ struct ChunkPool {
   __device__ void Work(IdCounts* counts) const {
     const bool has_missing = Resolve(counts);
     if (used <= begin) return;
-    const Teams<VEC> teams(LanesOfRow(table.layout.dim, 1));
+    const Teams<VEC> teams(LanesOfRow(table.layout.dim, VEC, 1));
     for (int start = 0; start < table.layout.dim; start += teams.columns()) {
       Pass(start, teams, has_missing);
     }
@@ -229,8 +212,8 @@ struct ChunkPool {
 };
 
 // A chunk a warp.
-template <class List, class Rows>
-__global__ void __launch_bounds__(kThreads, 3)
+template <class Elements, class List, class Rows>
+__global__ void __launch_bounds__(kThreads, Elements::kChunkBlocks)
     PoolChunksKernel(const __grid_constant__ List list, const TableView* views,
                      const __grid_constant__ Rows rows, RaggedScratch scratch) {
   __shared__ RingMemory<kThreads, kGatherStages, 1> memory;
@@ -252,20 +235,15 @@ __global__ void __launch_bounds__(kThreads, 3)
   IdCounts counts;
   if (in_range) {
     const int64_t used = feature.row_splits[(group + 1) * (feature.group_bags + 1) - 1];
-    const auto work = [&]<int VEC>() {
-      ChunkPool<VEC, Rows>{memory.Mine(), rows,
-                           scratch,       table,
-                           feature,       ids[threadIdx.x / 32],
-                           group,         feature.first_chunk + chunk,
-                           begin,         end,
-                           min(end, used)}
+    WithColumns<Elements>(table.layout.dim, [&]<int VEC>() {
+      ChunkPool<Elements, VEC, Rows>{memory.Mine(), rows,
+                                     scratch,       table,
+                                     feature,       ids[threadIdx.x / 32],
+                                     group,         feature.first_chunk + chunk,
+                                     begin,         end,
+                                     min(end, used)}
           .Work(&counts);
-    };
-    if (table.layout.dim % 4 == 0) {
-      work.template operator()<4>();
-    } else {
-      work.template operator()<1>();
-    }
+    });
   }
   rows.Count(feature, counts);
 }
@@ -278,7 +256,7 @@ struct LongBag {
 
 // Joins what the chunks have of a bag: `warps` warps, of which this is number `warp`.
 // exchange: [warps, 32 VEC] if there are several.
-template <int VEC>
+template <class Elements, int VEC>
 __device__ void JoinBag(const RaggedScratch& scratch, const TableView& table,
                         const FeatureParam& feature, const LongBag& one, int warp, int warps,
                         double* exchange) {
@@ -316,7 +294,7 @@ __device__ void JoinBag(const RaggedScratch& scratch, const TableView& table,
     if (warp != 0 || column >= dim) continue;
     Piece<VEC> pooled;
     for (int v = 0; v < VEC; ++v) pooled.value[v] = static_cast<float>(total[v] * scale);
-    pooled.StoreStreaming(feature.rows_out + one.bag * dim + column);
+    typename Elements::Output(feature, one.bag * dim + column).template Store<VEC>(pooled);
   }
 }
 
@@ -324,11 +302,11 @@ __device__ void JoinBag(const RaggedScratch& scratch, const TableView& table,
 inline constexpr int64_t kWarpChunks = 32;
 
 // A bag a warp: of one that lies in one chunk nothing is left to do.
-template <class List, class Rows>
+template <class Elements, class List, class Rows>
 __global__ void __launch_bounds__(kThreads)
     JoinChunksKernel(const __grid_constant__ List list, const TableView* views,
                      const __grid_constant__ Rows rows, RaggedScratch scratch) {
-  __shared__ double exchange[kPoolWarps * 32 * 4];
+  __shared__ double exchange[kPoolWarps * 32 * Elements::kColumns];
   __shared__ LongBag longest[kPoolWarps];
   __shared__ int num_longest;
   if (threadIdx.x == 0) num_longest = 0;
@@ -339,14 +317,12 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t bag = int64_t{blockIdx.x - feature.first_block} * kPoolWarps + warp;
   const bool poisoned = rows.Poisoned();
   const auto join = [&](const LongBag& one, int part, int parts) {
-    if (table.layout.dim % 4 == 0) {
-      JoinBag<4>(scratch, table, feature, one, part, parts, exchange);
-    } else {
-      JoinBag<1>(scratch, table, feature, one, part, parts, exchange);
-    }
+    WithColumns<Elements>(table.layout.dim, [&]<int VEC>() {
+      JoinBag<Elements, VEC>(scratch, table, feature, one, part, parts, exchange);
+    });
   };
   if (bag < feature.num_outputs && poisoned) {
-    PoisonRows(table, feature, bag, 1);
+    PoisonRows<Elements>(table, feature, bag, 1);
   } else if (bag < feature.num_outputs) {
     const int64_t group = bag / feature.group_bags;
     const int32_t* split =
@@ -356,8 +332,7 @@ __global__ void __launch_bounds__(kThreads)
     const LongBag one{bag, first + begin / kChunkIds, first + max(int64_t{0}, end - 1) / kChunkIds,
                       end - begin};
     if (begin == end) {
-      const int64_t dim = table.layout.dim;
-      for (int64_t c = Lane(); c < dim; c += 32) feature.rows_out[bag * dim + c] = 0.0f;
+      FillRows<Elements>(table, feature, bag, 1, 0.0f);
     } else if (one.last - one.first >= kWarpChunks) {
       if (Lane() == 0) longest[atomicAdd(&num_longest, 1)] = one;
     } else if (one.first < one.last) {
@@ -378,12 +353,14 @@ void LaunchRaggedPool(const FeatureList& all, const TableView* views, const Rows
   };
   const auto bags = [](const FeatureParam& feature) { return feature.num_outputs; };
   WithFeatures(all, GatherKind::kPooledBySplits, kPoolWarps, chunks,
-               [&](uint32_t blocks, const auto& some) {
-                 PoolChunksKernel<<<blocks, kThreads, 0, stream>>>(some, views, rows, scratch);
+               [&]<class Elements>(uint32_t blocks, const auto& some) {
+                 PoolChunksKernel<Elements>
+                     <<<blocks, kThreads, 0, stream>>>(some, views, rows, scratch);
                });
   WithFeatures(all, GatherKind::kPooledBySplits, kPoolWarps, bags,
-               [&](uint32_t blocks, const auto& some) {
-                 JoinChunksKernel<<<blocks, kThreads, 0, stream>>>(some, views, rows, scratch);
+               [&]<class Elements>(uint32_t blocks, const auto& some) {
+                 JoinChunksKernel<Elements>
+                     <<<blocks, kThreads, 0, stream>>>(some, views, rows, scratch);
                });
 }
 

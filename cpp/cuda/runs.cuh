@@ -2,16 +2,101 @@
 // whatever the skew: what the kernels that step and join runs share.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/clipped.cuh"
+#include "cuda/elements.cuh"
 #include "cuda/gradient_call.h"
-#include "cuda/pieces.cuh"
 
 namespace dynemb {
 
 inline constexpr int kRunThreads = 64;
-inline constexpr int kRunStages = 8;
 // A warp reads the ids of a run 32 / teams at a time: no fewer than the ring is deep.
 inline constexpr int kRunLanes = 8;
+
+// Gradients and rows of floats.
+struct FloatRuns {
+  static constexpr int kColumns = 4;  // of a lane, at most
+  // Parts of 16 bytes that a lane's columns take in a ring.
+  static constexpr int kGradParts = 1, kStateParts = 1;
+  static constexpr bool kRounds = false;
+  using Grad = float;
+
+  __device__ FloatRuns(const TableView&, int64_t) {}
+  __device__ bool KeepsKey() const { return false; }
+  __device__ static float* Columns(float* row) { return row; }
+  template <int VEC, class Ring>
+  __device__ Piece<VEC> ReadGrad(const Ring& ring, int turn) const {
+    return ring.template Read<VEC>(turn, 0);
+  }
+  template <int VEC, class Ring>
+  __device__ Piece<VEC> ReadRow(const Ring& ring, int turn, int part) const {
+    return ring.template Read<VEC>(turn, part);
+  }
+  template <int VEC>
+  __device__ void Store(const Piece<VEC>& piece, Key, float* row, int column) const {
+    piece.Store(row + column);
+  }
+  __device__ float Load(const float* row, int column) const { return row[column]; }
+};
+
+// Rows of 16 bits a column, and gradients of as many or floats.
+template <bool kGrads16>
+struct Runs16 {
+  static constexpr int kColumns = 8;
+  static constexpr int kGradParts = kGrads16 ? 1 : 2, kStateParts = 2;
+  static constexpr bool kRounds = true;
+  using Grad = std::conditional_t<kGrads16, uint16_t, float>;
+
+  RowType type;
+  bool by_chance;
+  RowRounding rounding;
+
+  __device__ Runs16(const TableView& view, int64_t step)
+      : type(view.layout.type),
+        by_chance(view.layout.keeps_key),
+        rounding(view.initializer.stream, step) {}
+  __device__ bool KeepsKey() const { return by_chance; }
+  __device__ static uint16_t* Columns(float* row) { return reinterpret_cast<uint16_t*>(row); }
+  template <int VEC, class Ring>
+  __device__ Piece<VEC> ReadGrad(const Ring& ring, int turn) const {
+    if constexpr (kGrads16) return Bits16<VEC>::Load(ring.Slot(turn, 0)).Floats(type);
+    return ring.template Read<VEC>(turn, 0);
+  }
+  template <int VEC, class Ring>
+  __device__ Piece<VEC> ReadRow(const Ring& ring, int turn, int part) const {
+    return Bits16<VEC>::Load(ring.Slot(turn, part)).Floats(type);
+  }
+  // As RoundRow of core/row_type.h.
+  template <int VEC>
+  __device__ void Store(const Piece<VEC>& piece, Key key, float* row, int column) const {
+    Bits16<VEC> bits;
+    if (by_chance) {
+      const PhiloxBlock random = rounding.Random(key, column / 8);
+      WithType(type, [&]<RowType kType>() {
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+          const int place = VEC == 8 ? v : column % 8;
+          uint32_t word = random.word[0];
+#pragma unroll
+          for (int w = 1; w < 4; ++w) word = place / 2 == w ? random.word[w] : word;
+          bits.value[v] =
+              Stochastic16(kType, piece.value[v], place % 2 == 0 ? word & 0xFFFFu : word >> 16);
+        }
+      });
+    } else {
+      bits = Bits16<VEC>::Nearest(type, piece);
+    }
+    bits.Store(Columns(row) + column);
+  }
+  __device__ float Load(const float* row, int column) const {
+    return FloatOf16(type, reinterpret_cast<const uint16_t*>(row)[column]);
+  }
+};
+
+// Whether the columns of a row are more than the place for what the rule writes.
+template <class Rule>
+inline constexpr bool kReadsRow = !requires { typename Rule::OnlyWrites; };
 
 template <class List>
 __device__ const GradientParam& FeatureOfId(const List& list, uint32_t id) {

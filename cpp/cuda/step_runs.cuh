@@ -7,22 +7,26 @@
 namespace dynemb {
 
 // Gradient of one id: where its row of the caller's gradient is, and its weight.
+template <class Grad>
 struct Contribution {
-  const float* grad;
+  const Grad* grad;
   float scale;
 };
 
-__device__ inline Contribution ContributionOf(const GradientParam& feature, int64_t i) {
-  if (feature.bag_scales == nullptr) return {feature.grads + i * feature.dim, 1.0f};
+template <class Grad>
+__device__ Contribution<Grad> ContributionOf(const GradientParam& feature, int64_t i) {
+  const Grad* grads = static_cast<const Grad*>(feature.grads);
+  if (feature.bag_scales == nullptr) return {grads + i * feature.dim, 1.0f};
   const int64_t bag = feature.bag_of != nullptr ? feature.bag_of[i] : i / feature.bag_length;
   const float weight = feature.weights == nullptr ? 1.0f : feature.weights[i];
-  return {feature.grads + bag * feature.dim, weight * feature.bag_scales[bag]};
+  return {grads + bag * feature.dim, weight * feature.bag_scales[bag]};
 }
 
 // What a team has to know of one gradient.
+template <class Grad>
 struct RunItem {
-  const float* grad;  // null: none
-  float* row;         // to be stepped with the sum that ends here, or null
+  const Grad* grad;  // null: none
+  float* row;        // to be stepped with the sum that ends here, or null
   float scale;
   uint32_t unique;
   bool ends;  // the last gradient of its row
@@ -45,39 +49,48 @@ struct RowColumns {
       rule.Sum(grad.value[v], w.value[v], s0.value[v], s1.value[v], sums);
     }
   }
-  __device__ void Store(const RowLayout& layout, float* row, int column) const {
-    w.Store(row + column);
+  template <class Elements>
+  __device__ void Store(const Elements& elements, const RowLayout& layout, Key key, float* row,
+                        int column) const {
+    elements.Store(w, key, row, column);
     if constexpr (Rule::kVectors > 0) s0.Store(row + layout.VectorOffset(0) + column);
     if constexpr (Rule::kVectors > 1) s1.Store(row + layout.VectorOffset(1) + column);
   }
 };
 
-// Whether the columns of a row are more than the place for what the rule writes.
-template <class Rule>
-inline constexpr bool kReadsRow = !requires { typename Rule::OnlyWrites; };
-
-// Parts of a ring's stage: a gradient, the columns it moves, the row's numbers.
-template <class Rule>
-inline constexpr int kRunParts = 2 + Rule::kVectors + (Rule::kScalars > 0 ? 1 : 0);
-template <class Rule>
-using RunRing = Ring<kRunStages, kRunParts<Rule>>;
+// Parts of a ring's stage: a gradient, the columns it moves, what is behind them: the row's
+// numbers, and its key where that is needed.
+template <class Rule, class Elements>
+struct RunParts {
+  static constexpr bool kHasTail = Rule::kScalars > 0 || Elements::kRounds;
+  static_assert(Rule::kScalars <= 2);  // numbers and key are 16 bytes
+  static constexpr int kRow = Elements::kGradParts;
+  static constexpr int kState = kRow + 1;
+  static constexpr int kTail = kState + Rule::kVectors * Elements::kStateParts;
+  static constexpr int kCount = kTail + (kHasTail ? 1 : 0);
+  // As many as a block of two warps has memory for.
+  static constexpr int kStages = kCount <= 5 ? 8 : 4;
+};
+template <class Rule, class Elements>
+using RunRing = Ring<RunParts<Rule, Elements>::kStages, RunParts<Rule, Elements>::kCount>;
 
 enum class RunPass { kSquares, kSums, kSteps };
 
 // One warp on the runs of its teams.
-template <class Rule, int VEC, class List>
+template <class Rule, class Elements, int VEC, class List>
 struct RunWarp {
-  static constexpr bool kHasScalars = Rule::kScalars > 0;
-  static constexpr int kScalarPart = 2 + Rule::kVectors;
+  using Parts = RunParts<Rule, Elements>;
+  using Item = RunItem<typename Elements::Grad>;
 
   const Rule& rule;
+  const Elements& elements;
   const List& list;
   const TableRuns& runs;
   const TableView& view;
   const Teams<VEC> teams;
-  const RunRing<Rule> ring;
-  RunItem* items;  // [32], of this warp
-  uint32_t run;    // of this team
+  const RunRing<Rule, Elements> ring;
+  Item* items;   // [32], of this warp
+  uint32_t run;  // of this team
   uint32_t begin, end;
 
   // Where a team stands between two fetches.
@@ -125,13 +138,13 @@ struct RunWarp {
   // The next gradients of every team, one a lane.
   __device__ void Fetch(uint32_t base, Place* place) const {
     const uint32_t at = base + static_cast<uint32_t>(teams.member);
-    RunItem item{nullptr, nullptr, 0.0f, 0, false};
+    Item item{nullptr, nullptr, 0.0f, 0, false};
     const Segment segment = SegmentOf(min(at, end - 1), place->unique);
     place->unique = __shfl_sync(kFullWarp, segment.unique, teams.lanes - 1, teams.lanes);
     if (at < end) {
       const uint32_t id = runs.scratch.sorted[at];
       const GradientParam& feature = FeatureOfId(list, id);
-      const Contribution from = ContributionOf(feature, id - feature.first_id);
+      const auto from = ContributionOf<typename Elements::Grad>(feature, id - feature.first_id);
       item = {from.grad, nullptr, from.scale, segment.unique, at + 1 == segment.end};
     }
     const bool first = at < end && at == segment.begin;
@@ -147,32 +160,41 @@ struct RunWarp {
     __syncwarp();
   }
 
-  __device__ void Copy(int turn, const RunItem& item, int column, bool active) const {
+  __device__ bool CopiesTail() const { return Rule::kScalars > 0 || elements.KeepsKey(); }
+
+  __device__ void Copy(int turn, const Item& item, int column, bool active) const {
     if (item.grad == nullptr) return;
     if (active) ring.template Copy<VEC>(turn, 0, item.grad + column);
     if (item.row == nullptr) return;
     if (active) {
-      if constexpr (kReadsRow<Rule>) ring.template Copy<VEC>(turn, 1, item.row + column);
+      if constexpr (kReadsRow<Rule>) {
+        ring.template Copy<VEC>(turn, Parts::kRow, Elements::Columns(item.row) + column);
+      }
       for (int v = 0; v < Rule::kVectors; ++v) {
-        ring.template Copy<VEC>(turn, 2 + v, item.row + view.layout.VectorOffset(v) + column);
+        ring.template Copy<VEC>(turn, Parts::kState + v * Elements::kStateParts,
+                                item.row + view.layout.VectorOffset(v) + column);
       }
     }
-    if (kHasScalars && teams.member == 0) {
-      ring.template Copy<4>(turn, kScalarPart, item.row + view.layout.ScalarOffset());
+    if (Parts::kHasTail && CopiesTail()) {  // by every lane for itself
+      ring.template Copy<4>(turn, Parts::kTail, item.row + view.layout.ScalarOffset());
     }
   }
 
   __device__ RowColumns<Rule, VEC> Read(int turn) const {
     RowColumns<Rule, VEC> columns;
     columns.w = columns.s0 = columns.s1 = Piece<VEC>::Filled(0.0f);
-    if constexpr (kReadsRow<Rule>) columns.w = ring.template Read<VEC>(turn, 1);
-    if constexpr (Rule::kVectors > 0) columns.s0 = ring.template Read<VEC>(turn, 2);
-    if constexpr (Rule::kVectors > 1) columns.s1 = ring.template Read<VEC>(turn, 3);
+    if constexpr (kReadsRow<Rule>) {
+      columns.w = elements.template ReadRow<VEC>(ring, turn, Parts::kRow);
+    }
+    if constexpr (Rule::kVectors > 0) columns.s0 = ring.template Read<VEC>(turn, Parts::kState);
+    if constexpr (Rule::kVectors > 1) {
+      columns.s1 = ring.template Read<VEC>(turn, Parts::kState + Elements::kStateParts);
+    }
     return columns;
   }
 
   // The rule's sums over columns [start, start + team's columns) of the rows that end.
-  __device__ void Sum(int turn, const RunItem& item, const Piece<VEC>& grad, bool active,
+  __device__ void Sum(int turn, const Item& item, const Piece<VEC>& grad, bool active,
                       float* sums) const {
     sums[0] = sums[1] = 0.0f;
     if constexpr (Rule::kSums > 0) {
@@ -188,7 +210,7 @@ struct RunWarp {
   // What clipping makes of the gradient of the row that ends with `item`. Of wide rows a
   // pass before has added up the squares, columns [start, ...) last.
   template <RunPass kPass>
-  __device__ void Clip(const RunItem& item, int start, bool active, bool wide,
+  __device__ void Clip(const Item& item, int start, bool active, bool wide,
                        Piece<VEC>* grad) const {
     double* kept = runs.scratch.row_squares + item.unique;
     double squares = 0.0;
@@ -213,23 +235,25 @@ struct RunWarp {
   }
 
   // The step of the row that ends with `item`, on the team's columns.
-  __device__ void Step(int turn, const RunItem& item, const Piece<VEC>& grad, int column,
+  __device__ void Step(int turn, const Item& item, const Piece<VEC>& grad, int column,
                        const float* sums) const {
     const RowLayout& layout = view.layout;
     float scalars[Rule::kScalars > 0 ? Rule::kScalars : 1] = {};
-    if constexpr (kHasScalars) {
-      const float* from = ring.Slot(turn, kScalarPart) - 4 * teams.member;
+    Key key = 0;
+    if constexpr (Parts::kHasTail) {
+      const float* from = ring.Slot(turn, Parts::kTail);
       for (int i = 0; i < Rule::kScalars; ++i) scalars[i] = from[i];
+      if (elements.KeepsKey()) memcpy(&key, from + Rule::kScalars, sizeof key);
     }
     const auto terms = rule.Row(scalars, sums, layout.dim);
     if (column < layout.dim) {
       RowColumns<Rule, VEC> columns = Read(turn);
       columns.Step(rule, terms, grad);
-      columns.Store(layout, item.row, column);
+      columns.Store(elements, layout, key, item.row, column);
     }
     // With the last columns, since every pass over columns starts from them.
     const bool is_last = column - teams.column() + teams.columns() >= layout.dim;
-    if (kHasScalars && is_last && teams.member == 0) {
+    if (Rule::kScalars > 0 && is_last && teams.member == 0) {
       for (int i = 0; i < Rule::kScalars; ++i) item.row[layout.ScalarOffset() + i] = scalars[i];
     }
   }
@@ -248,20 +272,18 @@ struct RunWarp {
     Piece<VEC> grad = Piece<VEC>::Filled(0.0f);
     for (uint32_t base = 0; base < length; base += static_cast<uint32_t>(teams.lanes)) {
       Fetch(begin + base, &place);
-      const RunItem* mine = items + teams.first_lane();
+      const Item* mine = items + teams.first_lane();
       for (int turn = 0; turn < teams.lanes + ring.kAhead; ++turn) {
-        if (kHasScalars) __syncwarp();
         if (turn < teams.lanes) Copy(turn, mine[turn], column, active);
         ring.Turn();
         const int done = turn - ring.kAhead;
         if (done < 0) continue;
-        if (kHasScalars) __syncwarp();
-        const RunItem item = mine[done];
+        const Item item = mine[done];
         if (item.grad != nullptr && active) {
-          grad.AddScaled(item.scale, ring.template Read<VEC>(done, 0));
+          grad.AddScaled(item.scale, elements.template ReadGrad<VEC>(ring, done));
         }
         if constexpr (kClips<Rule>) {
-          if (__any_sync(kFullWarp, item.row != nullptr)) {
+          if (rule.Clips() && __any_sync(kFullWarp, item.row != nullptr)) {
             Clip<kPass>(item, start, active, wide, &grad);
           }
         }
@@ -299,7 +321,7 @@ struct RunWarp {
       __syncwarp();
     };
     if constexpr (kClips<Rule>) {
-      if (wide) pass.template operator()<RunPass::kSquares>();
+      if (wide && rule.Clips()) pass.template operator()<RunPass::kSquares>();
     }
     if constexpr (Rule::kSums > 0) {
       if (wide) pass.template operator()<RunPass::kSums>();
@@ -308,35 +330,41 @@ struct RunWarp {
   }
 };
 
-template <class Rule, class List, class Tables>
+template <class Rule, class Elements, class List, class Tables>
 __global__ void __launch_bounds__(kRunThreads)
     StepRunsKernel(const __grid_constant__ List list, const __grid_constant__ Tables parts,
                    UpdateScratch scratch) {
   if (scratch.group->run == 0) return;
-  __shared__ RingMemory<kRunThreads, kRunStages, kRunParts<Rule>> memory;
-  __shared__ RunItem items[kRunThreads];
+  using Parts = RunParts<Rule, Elements>;
+  __shared__ RingMemory<kRunThreads, Parts::kStages, Parts::kCount> memory;
+  __shared__ RunItem<typename Elements::Grad> items[kRunThreads];
   const uint32_t warp = (blockIdx.x * kRunThreads + threadIdx.x) / 32;
   if (warp >= parts.warps) return;
   const UpdateTable& part = TableAt(parts, &UpdateTable::first_warp, warp);
   const TableView& view = scratch.tables[part.table];
   const TableRuns runs(part, scratch);
-  const int lanes = LanesOfRow(view.layout.dim, kRunLanes);
+  const int lanes = LanesOfRow(view.layout.dim, Elements::kColumns, kRunLanes);
   const uint32_t first = (warp - part.first_warp) * static_cast<uint32_t>(32 / lanes);
   if (runs.RunBegin(first) >= runs.end) return;
   const uint32_t run = first + static_cast<uint32_t>(Lane() / lanes);
   const uint32_t begin = min(runs.end, runs.RunBegin(run)), end = runs.RunEnd(run);
-  const Rule rule(scratch.optimizers[part.table], OperandsOf(scratch, part.table));
-  RunItem* mine = items + threadIdx.x / 32 * 32;
-  const auto work = [&]<int VEC>() {
-    RunWarp<Rule, VEC, List>{rule,          list, runs, view,  Teams<VEC>(lanes),
-                             memory.Mine(), mine, run,  begin, end}
+  const StepOperands operands = OperandsOf(scratch, part.table);
+  const Rule rule(scratch.optimizers[part.table], operands);
+  const Elements elements(view, operands.step);
+  WithColumns<Elements>(view.layout.dim, [&]<int VEC>() {
+    RunWarp<Rule, Elements, VEC, List>{rule,
+                                       elements,
+                                       list,
+                                       runs,
+                                       view,
+                                       Teams<VEC>(lanes),
+                                       memory.Mine(),
+                                       items + threadIdx.x / 32 * 32,
+                                       run,
+                                       begin,
+                                       end}
         .Work();
-  };
-  if (view.layout.dim % 4 == 0) {
-    work.template operator()<4>();
-  } else {
-    work.template operator()<1>();
-  }
+  });
 }
 
 }  // namespace dynemb

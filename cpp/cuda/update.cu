@@ -58,6 +58,7 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
   for (const TableConfig& config : configs()) {
     call.wanted.push_back(config.trainable && !config.outside.has_value());
     call.clips.push_back(config.optimizer.max_grad_norm > 0.0f);
+    call.rows_are_16.push_back(config.row_type != RowType::kFloat32);
     DispatchRule(config.optimizer.kind,
                  [&]<class Rule>() { call.rule_sums.push_back(Rule::kSums); });
   }
@@ -69,7 +70,8 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
     const OptimizerKind kind = static_cast<OptimizerKind>(k / 2);
     const bool clips = k % 2 != 0;
     const UpdateTables some = TablesOf(call, [&](const UpdateTable& part) {
-      return part.kind == kind && call.clips[static_cast<size_t>(part.table)] == clips;
+      const size_t at = static_cast<size_t>(part.table);
+      return part.kind == kind && call.clips[at] == clips && !call.rows_are_16[at];
     });
     if (some.runs == 0) continue;
     if (clips) {
@@ -78,6 +80,7 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
       DispatchRule(kind, [&]<class Rule>() { LaunchSteps<Rule>(call, some, stream); });
     }
   }
+  if (call.has_gradients) LaunchSteps16(call, stream);
   WriteMoved(exec, batch);
 
   UpdatedCounts updated{};

@@ -15,10 +15,10 @@ Status FindCall(const CallFrame& frame) {
   TokenPair token{args.NextS32(1), rets.NextS32(1)};
   std::vector<FeatureInput> features;
   DYNEMB_RETURN_IF_ERROR(ReadFeatures(*backend, plan.Next(), plan, args, &features));
-  std::vector<float*> rows;
+  std::vector<RowsOutput> rows;
   for (const FeatureInput& feature : features) {
-    int64_t dim = backend->configs()[static_cast<size_t>(feature.table)].dim;
-    rows.push_back(rets.NextF32(feature.NumOutputRows() * dim));
+    const TableConfig& config = backend->configs()[static_cast<size_t>(feature.table)];
+    rows.push_back(rets.NextRows(feature.NumOutputRows() * config.dim, config.row_type));
   }
   DYNEMB_RETURN_IF_ERROR(args.status());
   DYNEMB_RETURN_IF_ERROR(rets.status());

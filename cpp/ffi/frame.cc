@@ -15,6 +15,22 @@ Status CheckBuffer(const xffi::AnyBuffer& buffer, xffi::DataType type, int64_t c
                          "; library and native module do not match, reinstall dynemb_jax.");
 }
 
+// What a buffer of rows holds: floats, or what the table keeps.
+RowType TypeOf(xffi::DataType given, RowType kept) {
+  return given == xffi::DataType::F32 ? RowType::kFloat32 : kept;
+}
+xffi::DataType DataTypeOf(RowType type) {
+  switch (type) {
+    case RowType::kBfloat16:
+      return xffi::DataType::BF16;
+    case RowType::kFloat16:
+      return xffi::DataType::F16;
+    case RowType::kFloat32:
+      break;
+  }
+  return xffi::DataType::F32;
+}
+
 Status ShortFrame() {
   return InvalidArgument(
       "a call has too few operands; library and native module do not match, "
@@ -78,6 +94,13 @@ const uint8_t* ArgCursor::NextBool(int64_t count) {
 const uint64_t* ArgCursor::NextPairs(int64_t count) {
   return static_cast<const uint64_t*>(NextTyped(xffi::DataType::U32, 2 * count));
 }
+RowsInput ArgCursor::NextRows(int64_t count, RowType type) {
+  const xffi::AnyBuffer buffer = NextAny();
+  if (!status_.ok()) return {nullptr, type};
+  const RowType given = TypeOf(buffer.element_type(), type);
+  Fail(CheckBuffer(buffer, DataTypeOf(given), count));
+  return {buffer.untyped_data(), given};
+}
 RowSplits ArgCursor::NextRowSplits(std::span<const int64_t> ids_shape) {
   const xffi::AnyBuffer buffer = NextAny();
   if (!status_.ok()) return {};
@@ -113,6 +136,12 @@ int32_t* RetCursor::NextS32(int64_t count) {
 }
 uint64_t* RetCursor::NextPairs(int64_t count) {
   return static_cast<uint64_t*>(NextTyped(xffi::DataType::U32, 2 * count));
+}
+RowsOutput RetCursor::NextRows(int64_t count, RowType type) {
+  auto buffer = rets_.get<xffi::AnyBuffer>(at_);
+  const RowType given =
+      buffer.has_value() ? TypeOf((*buffer)->element_type(), type) : RowType::kFloat32;
+  return {NextTyped(DataTypeOf(given), count), given};
 }
 
 BagShape BagsOf(std::span<const int64_t> dims, bool bagged) {

@@ -47,6 +47,8 @@ class ArgCursor {
   const uint8_t* NextBool(int64_t count);
   // 64-bit numbers as uint32 pairs: [count, 2].
   const uint64_t* NextPairs(int64_t count);
+  // `count` numbers, which are floats or of the type of a table's rows.
+  RowsInput NextRows(int64_t count, RowType type);
   // Row splits [..., num_bags + 1] for ids of this shape, [..., capacity].
   RowSplits NextRowSplits(std::span<const int64_t> ids_shape);
 
@@ -70,6 +72,7 @@ class RetCursor {
   float* NextF32(int64_t count);
   int32_t* NextS32(int64_t count);
   uint64_t* NextPairs(int64_t count);
+  RowsOutput NextRows(int64_t count, RowType type);
 
   const Status& status() const { return status_; }
 

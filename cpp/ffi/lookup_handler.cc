@@ -34,11 +34,11 @@ Status LookupCall(const CallFrame& frame) {
   for (EvictedOutput& output : evicted) output.table = static_cast<int>(plan.Next());
 
   int32_t* header = rets.NextS32(kHeaderCounts + static_cast<int64_t>(tables.size()));
-  std::vector<float*> rows;
+  std::vector<RowsOutput> rows;
   std::vector<int32_t*> index;
   for (const FeatureInput& feature : features) {
-    int64_t dim = backend->configs()[static_cast<size_t>(feature.table)].dim;
-    rows.push_back(rets.NextF32(feature.NumOutputRows() * dim));
+    const TableConfig& config = backend->configs()[static_cast<size_t>(feature.table)];
+    rows.push_back(rets.NextRows(feature.NumOutputRows() * config.dim, config.row_type));
     index.push_back(rets.NextS32(feature.NumIds()));
   }
   std::vector<int64_t*> unique_rows;

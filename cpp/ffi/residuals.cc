@@ -24,7 +24,7 @@ Status ReadResidual(const Backend& backend, PlanCursor& plan, ArgCursor& args,
       return InvalidArgument("a plan names table ", gradient.table, " of ",
                              backend.configs().size(), "; reinstall dynemb_jax.");
     }
-    const int64_t dim = backend.configs()[static_cast<size_t>(gradient.table)].dim;
+    const TableConfig& config = backend.configs()[static_cast<size_t>(gradient.table)];
     const bool pooled = gradient.combiner != Combiner::kNone;
     xffi::AnyBuffer index = args.NextAny();
     DYNEMB_RETURN_IF_ERROR(args.status());
@@ -40,7 +40,8 @@ Status ReadResidual(const Backend& backend, PlanCursor& plan, ArgCursor& args,
       gradient.num_bags = gradient.row_splits.num_groups * gradient.row_splits.num_bags;
     }
     gradient.index = static_cast<const int32_t*>(index.untyped_data());
-    gradient.grads = args.NextF32((pooled ? gradient.num_bags : gradient.NumIds()) * dim);
+    const int64_t rows = pooled ? gradient.num_bags : gradient.NumIds();
+    gradient.grads = args.NextRows(rows * config.dim, config.row_type);
     gradient.weights = weighted ? args.NextF32(gradient.NumIds()) : nullptr;
   }
   return args.status();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/row_splits.h"
+#include "core/row_type.h"
 #include "core/types.h"
 
 namespace dynemb {
@@ -45,9 +46,19 @@ struct FeatureInput {
   }
 };
 
+// Rows that a call returns or is given: floats, or 16 bits a column as its table keeps them.
+struct RowsOutput {
+  void* values;
+  RowType type;
+};
+struct RowsInput {
+  const void* values;
+  RowType type;
+};
+
 struct FindBatch {
   std::span<const FeatureInput> features;
-  std::span<float* const> rows;  // per feature: [NumOutputRows, dim]
+  std::span<const RowsOutput> rows;  // per feature: [NumOutputRows, dim]
 };
 
 // What lookup says of itself in its header output (int32).
@@ -71,7 +82,7 @@ struct EvictedOutput {
 // positions of `index` refer to it; kNoRow fills the rest.
 struct LookupBatch {
   std::span<const FeatureInput> features;
-  std::span<float* const> rows;                 // per feature: [NumOutputRows, dim]
+  std::span<const RowsOutput> rows;             // per feature: [NumOutputRows, dim]
   std::span<int32_t* const> index;              // per feature: [NumIds]
   std::span<const int> tables;                  // tables looked up, ascending
   std::span<int64_t* const> unique_rows;        // per such table: [ids of the table]
@@ -87,7 +98,7 @@ struct FeatureGradient {
   int64_t bag_length;
   const int32_t* index;       // [num_bags, bag_length] from lookup
   const float* weights;       // as in lookup, or null
-  const float* grads;         // [rows of the output, dim]
+  RowsInput grads;            // [rows of the output, dim]
   RowSplits row_splits = {};  // as in lookup, where it was pooled by them
 
   int64_t NumIds() const {

@@ -52,6 +52,10 @@ def pool(
     return jnp.where(divisor == 0, 0.0, total / jnp.where(divisor == 0, 1.0, divisor))
 
 
+def _pool_as(plan: FeaturePlan, rows: jax.Array, weights: jax.Array, **bags: Any) -> jax.Array:
+    return pool(rows, weights, combiner=plan.combiner, **bags).astype(plan.dtype)
+
+
 def _sum_last(terms: jax.Array) -> jax.Array:
     return jnp.sum(terms, axis=-2)
 
@@ -138,7 +142,7 @@ def _lookup_fwd(
     taps: Any,
 ) -> tuple[LookupResults, Any]:
     raw = tuple(
-        plan._replace(combiner=COMBINER_CODES[None], weighted=False)
+        plan._replace(combiner=COMBINER_CODES[None], weighted=False, dtype=jnp.dtype(jnp.float32))
         if _is_pooled_by_jax(plan)
         else plan
         for plan in plans
@@ -151,11 +155,11 @@ def _lookup_fwd(
             valid, reduce = _valid(plan, feature_ids), _sum_last
             if plan.padding == PADDING_SPLITS:
                 reduce = partial(_sum_bags, splits=feature_ids[1])
-            weighted = partial(pool, row, valid=valid, combiner=plan.combiner, reduce=reduce)
-            row, pullback = jax.vjp(weighted, weight)
+            pooled = partial(_pool_as, plan, row, valid=valid, reduce=reduce)
+            row, pullback = jax.vjp(pooled, weight)
         rows.append(row)
         pullbacks.append(pullback)
-    has_tap = tuple(None if tap is None else jnp.zeros((0,)) for tap in taps)
+    has_tap = tuple(None if tap is None else jnp.zeros((0,), tap.dtype) for tap in taps)
     unused = tuple(None if p is not None else w for p, w in zip(pullbacks, weights, strict=True))
     residuals = (tuple(pullbacks), unused, has_tap, results.token)
     return results._replace(rows=tuple(rows)), residuals
@@ -185,7 +189,7 @@ def _lookup_bwd(
             ct_weights.append(pullback(ct_rows)[0])
         else:
             ct_weights.append(None if weight is None else jnp.zeros_like(weight))
-        ct_taps.append(None if tap is None else ct_rows)
+        ct_taps.append(None if tap is None else ct_rows.astype(tap.dtype))
     # One of them is enough.
     for position, ct_tap in enumerate(ct_taps):
         if ct_tap is not None and ct_tap.size > 0:

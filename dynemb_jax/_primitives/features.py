@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dynemb_jax._primitives.define import refuse_mapped, to_front
 from dynemb_jax.inputs import PADDING_NONE
 
@@ -22,6 +24,7 @@ class FeaturePlan(NamedTuple):
     scored: bool
     num_bags: int | None = None  # that row splits make of the last axis of the ids
     evicted: bool = False  # the keys that its table evicts are asked for
+    dtype: np.dtype[Any] = np.dtype(np.float32)  # of the rows that come back, or the table's own
 
     def native(self) -> tuple[int, ...]:
         """As ReadFeatures in cpp/ffi/frame.cc reads it."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.core import ShapedArray
 
 from dynemb_jax._primitives import features as feature_operands
@@ -21,7 +20,7 @@ def _abstract_eval(
     del group, plan
     groups = feature_operands.split(features, (token, *operands))
     return [token_type()] + [
-        ShapedArray(feature.rows_shape(ids.shape), np.dtype(np.float32))
+        ShapedArray(feature.rows_shape(ids.shape), feature.dtype)
         for feature, (ids, *_) in zip(features, groups, strict=True)
     ]
 

@@ -56,7 +56,7 @@ def _abstract_eval(
     for feature, (ids, *_) in zip(features, groups, strict=True):
         counts[feature.table] += feature_operands.num_ids(feature, ids)
         results += [
-            ShapedArray(feature.rows_shape(ids.shape), np.dtype(np.float32)),
+            ShapedArray(feature.rows_shape(ids.shape), feature.dtype),
             ShapedArray(feature.index_shape(ids.shape), np.dtype(np.int32)),
         ]
     pairs = {table: ShapedArray((counts[table], 2), np.dtype(np.uint32)) for table in tables}

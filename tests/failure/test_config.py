@@ -2,12 +2,10 @@
 
 import dataclasses
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import dynemb_jax as dj
-from dynemb_jax.group import refuse_on_gpu
 
 BAD = {
     "dim zero": ({"dim": 0}, "dim"),
@@ -154,21 +152,6 @@ def test_an_impossible_number_of_counters_is_refused(counters):
 def test_an_impossible_probability_is_refused(p):
     with pytest.raises(dj.errors.ConfigError, match=r"p of admission.probability .*write"):
         dj.admission.probability(p)
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "said"),
-    [
-        ("dtype", jnp.bfloat16, "dtype=bfloat16"),
-    ],
-)
-def test_what_is_not_there_yet_on_a_gpu_says_so(option, value, said):
-    tables = (dj.TableConfig("items", 4, **{option: value}),)
-
-    refuse_on_gpu("cpu", tables)
-    refuse_on_gpu("gpu", (dj.TableConfig("items", 4, output_dtype=jnp.bfloat16),))
-    with pytest.raises(NotImplementedError, match=rf"items.*{said}.*JAX_PLATFORMS=cpu"):
-        refuse_on_gpu("gpu", tables)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, None, 1 << 20])

@@ -136,7 +136,6 @@ def test_ids_that_are_not_admitted_give_the_missing_row_to_their_bag():
     assert (stats.rows, stats.refused["admission"], stats.padded) == (2, 3, 3)
 
 
-@pytest.mark.usefixtures("cpu_only")
 @pytest.mark.parametrize("combiner", [None, "mean"])
 def test_bags_of_rows_of_16_bits_pool_in_float32(combiner):
     emb = create(3, combiner=combiner, dtype=jnp.bfloat16, rounding="nearest")

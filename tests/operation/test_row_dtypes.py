@@ -12,7 +12,6 @@ from tests.oracle import row_rounding
 from tests.plugins import ALL_OPTIMIZERS
 from tests.twin import SPECIAL_KEYS, assert_close, create, keys, random_grads
 
-pytestmark = pytest.mark.usefixtures("cpu_only")
 FORMATS = {"bfloat16": row_rounding.BFLOAT16, "float16": row_rounding.FLOAT16}
 every_dtype = pytest.mark.parametrize("dtype", FORMATS)
 
@@ -276,11 +275,15 @@ def test_gradients_and_taps_go_through_rows_of_16_bits():
         ({"rounding": "nearest"}, 16 * 5),
         ({"optimizer": dj.optimizers.adam(0.1, bias_correction="row")}, 16 * 5 + 2 * 160 + 16),
         ({"optimizer": dj.optimizers.rowwise_adagrad(0.1)}, 16 * 5 + 16),
+        # From 128 bytes on, a multiple of 32.
+        ({"dim": 60, "rounding": "nearest"}, 16 * 8),
+        ({"dim": 64}, 16 * 8 + 16 + 16),
+        ({"dim": 128}, 16 * 16 + 16 + 16),
     ],
 )
 def test_rows_take_half_the_bytes(config, row_bytes):
-    options = {"optimizer": dj.optimizers.sgd(0.1), **config}
-    emb = create(40, dtype="float16", initial_rows=1000, **options)
+    options = {"dim": 40, "optimizer": dj.optimizers.sgd(0.1), **config}
+    emb = create(dtype="float16", initial_rows=1000, **options)
 
     assert dj.stats(emb)["items"].row_bytes == 1000 * (row_bytes + 8)
 
