@@ -72,6 +72,9 @@ struct Bits16 {
     if constexpr (VEC == 8) {
       const uint4 words = *static_cast<const uint4*>(from);
       memcpy(&bits, &words, sizeof words);
+    } else if constexpr (VEC == 4) {
+      const uint2 words = *static_cast<const uint2*>(from);
+      memcpy(&bits, &words, sizeof words);
     } else {
       bits.value[0] = *static_cast<const uint16_t*>(from);
     }

@@ -132,13 +132,12 @@ inline constexpr uint32_t kRunLength = 128;  // gradients
 // Gradients of one table.
 struct TableIds {
   int dim;
-  int most;  // columns of a lane, as of ColumnsOfLane
   int64_t ids = 0;
   bool are_16 = false;  // in the columns of the gradients; else floats
 
   uint32_t Runs() const { return static_cast<uint32_t>((ids + kRunLength - 1) / kRunLength); }
   // Wider than a warp takes at once.
-  bool IsWide() const { return dim > 32 * ColumnsOfLane(dim, most); }
+  bool IsWide() const { return dim > 32 * ColumnsOfLane(dim, 4); }
 };
 
 // All gradients of a call.

@@ -89,7 +89,7 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
     const TableConfig& config = configs()[at];
     if (list_count[at] == 0 || !call.wanted[at]) continue;
     first_unique[at] = uniques;
-    ids_of_part.push_back({config.dim, call.rows_are_16[at] ? 8 : 4});
+    ids_of_part.push_back({config.dim});
     parts.tables[parts.count++] = {only->rows, uniques, capacity, t, 0, 0, config.optimizer.kind};
     call.filled.push_back(only->filled);
     uniques += capacity;
@@ -182,9 +182,11 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
   const size_t kept_squares = plan.Add<double>(row_squares);
   const size_t scan = plan.Add<std::byte>(static_cast<int64_t>(scan_bytes));
   // Kernels for rows of 16 bits read them there, however few they are.
+  const auto is_16 = [&](const UpdateTable& part) -> bool {
+    return call.rows_are_16[static_cast<size_t>(part.table)];
+  };
   const bool are_many = gradients.size() > kFewFeatures || parts.count > kFewTables ||
-                        std::any_of(ids_of_part.begin(), ids_of_part.end(),
-                                    [&](const TableIds& of) { return of.most == 8; });
+                        std::any_of(parts.tables, parts.tables + parts.count, is_16);
   const size_t on_device =
       plan.Add<GradientParam>(are_many ? static_cast<int64_t>(gradients.size()) : 0);
   std::vector<size_t> scales, bags_of;

@@ -20,7 +20,7 @@ UpdateTables TablesOf(const GradientCall& call, const Choose& choose) {
     part.first_warp = some.warps;
     part.first_run = some.runs;
     const TableIds& of = call.ids_of_part[static_cast<size_t>(p)];
-    const uint32_t teams = 32u / static_cast<uint32_t>(LanesOfRow(of.dim, of.most, kRunLanes));
+    const uint32_t teams = 32u / static_cast<uint32_t>(LanesOfRow(of.dim, 4, kRunLanes));
     some.runs += of.Runs();
     some.warps += (of.Runs() + teams - 1) / teams;
   }
