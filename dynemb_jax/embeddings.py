@@ -116,8 +116,10 @@ def create(
         features: pytree of FeatureConfig, or a single one; ids come in and rows go out in the
             same nest. Features that name the same TableConfig share the table.
         seed: of the first values of rows; any integer, taken modulo 2**64.
-        deterministic: the same batches give the same bits, and evict the same keys unless a clock
-            decides (``eviction.timestamp``, ``seconds=``). On the CPU they always do.
+        deterministic: the same calls in the same order give the same bits in every run: rows,
+            optimizer state, results, which keys a full table takes and which it evicts, unless a
+            clock decides (``eviction.timestamp``, ``seconds=``). On the CPU they always do; on a
+            GPU gradients are then summed in the order of the ids, which makes a step slower.
         max_outstanding: for tables with eviction: rows of so many latest training lookups are not
             evicted before their update.
         mesh: not available yet.
@@ -149,12 +151,7 @@ def create(
             f"max_outstanding must be a whole number in [1, 2**20), got {max_outstanding!r}; it is "
             "the number of lookups before their update, 4 unless you say otherwise."
         )
-    group = Group(features, int(seed), int(max_outstanding))
-    if deterministic and group.device.platform != "cpu":
-        raise NotImplementedError(
-            "deterministic=True is not available yet on a GPU, where equal keys' gradients are "
-            "summed in any order; leave it False, or run with JAX_PLATFORMS=cpu."
-        )
+    group = Group(features, int(seed), int(max_outstanding), deterministic)
     return at_version(group, group.version())
 
 

@@ -44,7 +44,7 @@ class Feature:
 class Group:
     """Static part of an Embeddings. Equal only to itself, so programs never mix groups."""
 
-    def __init__(self, features: Any, seed: int, max_outstanding: int):
+    def __init__(self, features: Any, seed: int, max_outstanding: int, deterministic: bool):
         """Collects tables from features and creates them natively.
 
         Raises:
@@ -81,14 +81,15 @@ class Group:
         is_cpu = self.device.platform == "cpu"
         self.ordinal: int = self.device.id if is_cpu else self.device.local_hardware_id
         self.id = _next_id(self.tables, self.features, seed)
-        self._create(seed, max_outstanding)
+        self._create(seed, max_outstanding, deterministic)
         self._finalizer = weakref.finalize(self, self.native.close_group, self.id)
 
-    def _create(self, seed: int, max_outstanding: int) -> None:
+    def _create(self, seed: int, max_outstanding: int, deterministic: bool) -> None:
         # Tokens of two groups, or of two processes, do not pass for each other.
         # 23 bits: float32 can hold them, so arithmetic on a token shows.
         first_version = int.from_bytes(os.urandom(3), "little") >> 1
-        tables = [_native_fields(table, max_outstanding) for table in self.tables]
+        of_group = {"max_outstanding": max_outstanding, "deterministic": deterministic}
+        tables = [_native_fields(table) | of_group for table in self.tables]
         with typed(), jax.default_device(self.device):
             self.native.create_group(self.id, self.ordinal, first_version, seed % (1 << 64), tables)
 
@@ -163,7 +164,7 @@ def _next_id(tables: tuple[TableConfig, ...], features: tuple[Feature, ...], see
     return int.from_bytes(digest, "little") >> 1  # 63 bits: a positive int64 attribute
 
 
-def _native_fields(table: TableConfig, max_outstanding: int) -> dict[str, Any]:
+def _native_fields(table: TableConfig) -> dict[str, Any]:
     rule = table.optimizer.native()
     is_initial = table.missing_row == "initializer"
     policy = table.eviction
@@ -203,7 +204,6 @@ def _native_fields(table: TableConfig, max_outstanding: int) -> dict[str, Any]:
         "admission_limit": admits.limit,
         "admission_counters": admits.counters,
         "recorded_evictions": 0 if policy is None else int(policy.record),
-        "max_outstanding": max_outstanding,
         "missing_is_initial": is_initial,
         "missing_value": 0.0 if is_initial else float(table.missing_row),
         "trainable": table.trainable,

@@ -7,6 +7,7 @@
 
 #include "cuda/bag_gradients.cuh"
 #include "cuda/cuda_backend.h"
+#include "cuda/fixed_order.cuh"
 #include "cuda/gradient_call.h"
 #include "cuda/scratch.h"
 #include "cuda/sort_kernels.cuh"
@@ -20,6 +21,12 @@ struct BagFeature {
   int64_t num_bags;
   Combiner combiner;
   RowSplits splits;  // if the bags are given by them
+};
+
+// One feature of one lookup.
+struct LookupFeature {
+  size_t lookup;
+  const FeatureGradient* gradient;
 };
 
 // One list of unique rows: of one table in one lookup.
@@ -47,6 +54,7 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
   }
   HeaderList& headers = call.headers;
   std::vector<RowList> lists;
+  std::vector<std::vector<size_t>> lists_of_table(tables_.size());
   for (size_t l = 0; l < call.lookups.size(); ++l) {
     const LookupResidual& lookup = call.lookups[l];
     headers.headers[headers.count++] = lookup.header;
@@ -64,6 +72,7 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
         headers.evicting[headers.num_evicting] = lookup.tables[t];
         headers.header_of[headers.num_evicting++] = static_cast<int32_t>(l);
       }
+      lists_of_table[static_cast<size_t>(lookup.tables[t])].push_back(lists.size());
       lists.push_back({lookup.unique_rows[t], lookup.unique_capacity[t],
                        lookup.header + kHeaderCounts + t, lookup.tables[t], l});
     }
@@ -74,24 +83,20 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
   UpdateTables& parts = call.parts;
   int64_t uniques = 0, max_dim = 4;
   std::vector<int64_t> first_unique(tables_.size(), -1);
-  std::vector<int> list_count(tables_.size(), 0);
+  std::vector<size_t> part_of_table(tables_.size(), 0);
   std::vector<TableIds>& ids_of_part = call.ids_of_part;
   for (int t = 0; t < static_cast<int>(tables_.size()); ++t) {
     int64_t capacity = 0;
     const size_t at = static_cast<size_t>(t);
-    const RowList* only = nullptr;
-    for (const RowList& list : lists) {
-      if (list.table != t) continue;
-      capacity += list.capacity;
-      only = &list;
-      ++list_count[at];
-    }
+    for (size_t i : lists_of_table[at]) capacity += lists[i].capacity;
     const TableConfig& config = configs()[at];
-    if (list_count[at] == 0 || !call.wanted[at]) continue;
+    if (lists_of_table[at].empty() || !call.wanted[at]) continue;
+    const RowList& last = lists[lists_of_table[at].back()];
     first_unique[at] = uniques;
+    part_of_table[at] = ids_of_part.size();
     ids_of_part.push_back({config.dim});
-    parts.tables[parts.count++] = {only->rows, uniques, capacity, t, 0, 0, config.optimizer.kind};
-    call.filled.push_back(only->filled);
+    parts.tables[parts.count++] = {last.rows, uniques, capacity, t, 0, 0, config.optimizer.kind};
+    call.filled.push_back(last.filled);
     uniques += capacity;
     max_dim = std::max<int64_t>(max_dim, RowLayout::Padded(config.dim));
   }
@@ -101,55 +106,62 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
   std::vector<RowSplits> splits;
   int64_t ids = 0;
   uint32_t blocks = 0, bag_blocks = 0;
-  std::vector<size_t> lookup_of_feature;
-  std::vector<int> table_of_feature;
+  std::vector<LookupFeature> all_features;
   for (size_t l = 0; l < call.lookups.size(); ++l) {
     for (const FeatureGradient& given : call.lookups[l].features) {
-      const size_t at = static_cast<size_t>(given.table);
-      if (first_unique[at] < 0) continue;
-      const bool pooled = given.combiner != Combiner::kNone;
-      const bool by_splits = pooled && given.row_splits.splits != nullptr;
-      if (by_splits) splits.push_back(given.row_splits);
-      if (by_splits && given.num_bags == 0) continue;  // all ids are padding
-      GradientParam& param = gradients.emplace_back();
-      param = {given.index,
-               given.weights,
-               given.grads.values,
-               nullptr,
-               nullptr,
-               given.NumIds(),
-               pooled ? given.bag_length : 1,
-               ids,
-               first_unique[at],
-               0,
-               blocks,
-               configs()[at].dim,
-               nullptr,
-               pooled && !by_splits ? given.num_bags : 0,
-               given.combiner,
-               bag_blocks};
-      bag_blocks += Blocks(param.num_bags);
-      for (const RowList& list : lists) {
-        if (list.table == given.table && list.lookup == l) param.unique_capacity = list.capacity;
-      }
-      bags.push_back({pooled ? given.num_bags : 0, given.combiner,
-                      by_splits ? given.row_splits : RowSplits{}});
-      lookup_of_feature.push_back(l);
-      table_of_feature.push_back(given.table);
-      ids += given.NumIds();
-      for (int p = 0; p < parts.count; ++p) {
-        if (parts.tables[p].table != given.table) continue;
-        TableIds& of = ids_of_part[static_cast<size_t>(p)];
-        const bool are_16 = given.grads.type != RowType::kFloat32;
-        if ((of.ids > 0 && of.are_16 != are_16) || (are_16 && !call.rows_are_16[at])) {
-          return InvalidArgument("apply_gradients: gradients of table '", configs()[at].name,
-                                 "' are of several dtypes; reinstall dynemb_jax.");
-        }
-        of.are_16 = are_16;
-        of.ids += given.NumIds();
-      }
-      blocks += static_cast<uint32_t>((given.NumIds() + kIdsPerBlock - 1) / kIdsPerBlock);
+      if (first_unique[static_cast<size_t>(given.table)] >= 0) all_features.push_back({l, &given});
     }
+  }
+  const bool is_fixed = configs()[0].deterministic;
+  if (is_fixed) {  // ids of a table side by side
+    std::ranges::stable_sort(all_features, {},
+                             [](const LookupFeature& one) { return one.gradient->table; });
+  }
+  const auto list_of = [&](size_t lookup, int table) {
+    const std::vector<size_t>& some = lists_of_table[static_cast<size_t>(table)];
+    return *std::find_if(some.begin(), some.end(),
+                         [&](size_t i) { return lists[i].lookup == lookup; });
+  };
+  std::vector<LookupFeature> features;  // one for each of `gradients`
+  for (const LookupFeature& one : all_features) {
+    const FeatureGradient& given = *one.gradient;
+    const size_t at = static_cast<size_t>(given.table);
+    const bool pooled = given.combiner != Combiner::kNone;
+    const bool by_splits = pooled && given.row_splits.splits != nullptr;
+    if (by_splits) splits.push_back(given.row_splits);
+    if (by_splits && given.num_bags == 0) continue;  // all ids are padding
+    features.push_back(one);
+    GradientParam& param = gradients.emplace_back();
+    param = {given.index,
+             given.weights,
+             given.grads.values,
+             nullptr,
+             nullptr,
+             given.NumIds(),
+             pooled ? given.bag_length : 1,
+             ids,
+             first_unique[at],
+             0,
+             blocks,
+             configs()[at].dim,
+             nullptr,
+             pooled && !by_splits ? given.num_bags : 0,
+             given.combiner,
+             bag_blocks};
+    bag_blocks += Blocks(param.num_bags);
+    param.unique_capacity = lists[list_of(one.lookup, given.table)].capacity;
+    bags.push_back(
+        {pooled ? given.num_bags : 0, given.combiner, by_splits ? given.row_splits : RowSplits{}});
+    ids += given.NumIds();
+    TableIds& of = ids_of_part[part_of_table[at]];
+    const bool are_16 = given.grads.type != RowType::kFloat32;
+    if ((of.ids > 0 && of.are_16 != are_16) || (are_16 && !call.rows_are_16[at])) {
+      return InvalidArgument("apply_gradients: gradients of table '", configs()[at].name,
+                             "' are of several dtypes; reinstall dynemb_jax.");
+    }
+    of.are_16 = are_16;
+    of.ids += given.NumIds();
+    blocks += static_cast<uint32_t>((given.NumIds() + kIdsPerBlock - 1) / kIdsPerBlock);
   }
   if (ids > INT32_MAX) {
     return InvalidArgument("apply_gradients got ", ids,
@@ -175,8 +187,8 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
   const size_t merged_count = plan.Add<uint32_t>(static_cast<int64_t>(tables_.size()));
   const size_t zeroed_bytes = plan.bytes();
   const size_t offsets = plan.Add<uint32_t>(uniques + 1);
-  const size_t ranks = plan.Add<uint32_t>(ids);
-  const size_t sorted = plan.Add<uint32_t>(ids);
+  const size_t ranks = plan.Add<uint32_t>(is_fixed ? 0 : ids);
+  const size_t sorted = plan.Add<uint32_t>(is_fixed ? 0 : ids);
   const size_t partials = plan.Add<float>(2 * runs * max_dim);
   const size_t kept_sums = plan.Add<float>(row_sums);
   const size_t kept_squares = plan.Add<double>(row_squares);
@@ -187,8 +199,11 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
   };
   const bool are_many = gradients.size() > kFewFeatures || parts.count > kFewTables ||
                         std::any_of(parts.tables, parts.tables + parts.count, is_16);
-  const size_t on_device =
-      plan.Add<GradientParam>(are_many ? static_cast<int64_t>(gradients.size()) : 0);
+  const int64_t num_listed = are_many ? std::ssize(gradients) : 0;
+  const size_t on_device = plan.Add<GradientParam>(num_listed);
+  FixedOrder order;
+  const size_t reordered = plan.Add<GradientParam>(is_fixed ? num_listed : 0);
+  if (is_fixed) DYNEMB_RETURN_IF_ERROR(order.Plan(parts, ids, uniques, blocks, &plan));
   std::vector<size_t> scales, bags_of;
   for (const BagFeature& bag : bags) {
     scales.push_back(plan.Add<float>(bag.num_bags));
@@ -196,12 +211,12 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
   }
   std::vector<size_t> merged, merged_rows(tables_.size(), 0), former(tables_.size(), 0);
   for (const RowList& list : lists) {
-    const bool merges = list_count[static_cast<size_t>(list.table)] > 1;
+    const bool merges = lists_of_table[static_cast<size_t>(list.table)].size() > 1;
     merged.push_back(plan.Add<int32_t>(merges ? list.capacity : 0));
   }
   for (int p = 0; p < parts.count; ++p) {
     const size_t at = static_cast<size_t>(parts.tables[p].table);
-    if (list_count[at] <= 1) continue;
+    if (lists_of_table[at].size() <= 1) continue;
     merged_rows[at] = plan.Add<int64_t>(parts.tables[p].capacity);
     const bool bounded = configs()[at].score != ScoreKind::kNone;
     former[at] = plan.Add<uint64_t>(bounded ? parts.tables[p].capacity : 0);
@@ -231,16 +246,16 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
   for (int p = 0; p < parts.count; ++p) {
     UpdateTable& part = parts.tables[p];
     const size_t at = static_cast<size_t>(part.table);
-    if (list_count[at] <= 1) continue;
+    if (lists_of_table[at].size() <= 1) continue;
     const uint32_t epoch = NextEpoch(exec);
     uint32_t* count = plan.At<uint32_t>(merged_count) + at;
     int64_t* rows = plan.At<int64_t>(merged_rows[at]);
     const bool bounded = configs()[at].score != ScoreKind::kNone;
     uint64_t* stamps = bounded ? plan.At<uint64_t>(former[at]) : nullptr;
     for (int pass = 0; pass < 2; ++pass) {
-      for (size_t i = 0; i < lists.size(); ++i) {
+      for (size_t i : lists_of_table[at]) {
         const RowList& list = lists[i];
-        if (list.table != part.table || list.capacity == 0) continue;
+        if (list.capacity == 0) continue;
         if (pass == 0) {
           MergeKernel<<<Blocks(list.capacity), kThreads, 0, stream>>>(
               s, list.table, list.rows, list.capacity, list.filled, epoch,
@@ -260,13 +275,9 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
   }
   for (size_t at = 0; at < gradients.size(); ++at) {
     GradientParam& param = gradients[at];
-    for (size_t i = 0; i < lists.size(); ++i) {
-      // By table: one without ids has the numbers of the one behind it.
-      const bool is_list =
-          lists[i].lookup == lookup_of_feature[at] && lists[i].table == table_of_feature[at];
-      if (is_list && list_count[static_cast<size_t>(lists[i].table)] > 1) {
-        param.merged = plan.At<int32_t>(merged[i]);
-      }
+    const LookupFeature& of = features[at];
+    if (lists_of_table[static_cast<size_t>(of.gradient->table)].size() > 1) {
+      param.merged = plan.At<int32_t>(merged[list_of(of.lookup, of.gradient->table)]);
     }
     if (bags[at].combiner == Combiner::kNone) continue;
     param.bag_scales = plan.At<float>(scales[at]);
@@ -280,8 +291,8 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
                                                               plan.At<uint32_t>(bags_of[at]));
   }
 
-  if (are_many) {
-    call.list_on_device = plan.At<GradientParam>(on_device);
+  const auto put_list = [&](size_t place) {
+    call.list_on_device = plan.At<GradientParam>(place);
     for (size_t first = 0; first < gradients.size(); first += kPutFeatures) {
       GradientListOf<kPutFeatures> some{};
       const size_t end = std::min(gradients.size(), first + kPutFeatures);
@@ -289,7 +300,8 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
       std::copy(gradients.data() + first, gradients.data() + end, some.features);
       PutFeaturesKernel<<<1, kPutFeatures, 0, stream>>>(some, call.list_on_device + first);
     }
-  }
+  };
+  if (are_many) put_list(on_device);
   if (bag_blocks > 0) {
     WithFew(gradients, call.list_on_device, parts, [&](const auto& list, const auto&) {
       BagScalesKernel<<<bag_blocks, kThreads, 0, stream>>>(list);
@@ -297,7 +309,10 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
   }
 
   call.has_gradients = blocks > 0 && uniques > 0;
-  if (call.has_gradients) {
+  if (call.has_gradients && is_fixed) {
+    DYNEMB_RETURN_IF_ERROR(order.Enqueue(plan, stream, &call));
+    if (are_many) put_list(reordered);
+  } else if (call.has_gradients) {
     cudaError_t scanned = cudaSuccess;
     WithFew(gradients, call.list_on_device, parts, [&](const auto& list, const auto&) {
       if (blocks <= kSmallBlocks && uniques < kSmallUniques) {

@@ -94,9 +94,12 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
     call->is_bounded |= configs()[static_cast<size_t>(batch.tables[t])].score != ScoreKind::kNone;
   }
   // Ids of a table lie side by side, in the order of the features.
+  const auto position_of = [&](int table) {  // they are in ascending order
+    const auto found = std::lower_bound(batch.tables.begin(), batch.tables.end(), table);
+    return static_cast<size_t>(found - batch.tables.begin());
+  };
   for (const FeatureInput& input : batch.features) {
-    const auto found = std::find(batch.tables.begin(), batch.tables.end(), input.table);
-    call->ids_of_table[static_cast<size_t>(found - batch.tables.begin())] += input.NumIds();
+    call->ids_of_table[position_of(input.table)] += input.NumIds();
   }
   std::vector<int64_t> next_id;
   for (size_t t = 0; t < batch.tables.size(); ++t) {
@@ -111,8 +114,7 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
       call->lists.emplace_back().count = 0;
       call->blocks.push_back(0);
     }
-    const auto found = std::find(batch.tables.begin(), batch.tables.end(), input.table);
-    const int32_t call_table = static_cast<int32_t>(found - batch.tables.begin());
+    const int32_t call_table = static_cast<int32_t>(position_of(input.table));
     const TableConfig& config = configs()[static_cast<size_t>(input.table)];
     const bool is_gated = call->lookups > 0 && config.admission.kind != AdmissionKind::kAll;
     const int64_t first_chunk = call->ragged.Add(input, config.dim);

@@ -128,12 +128,12 @@ struct SortBlock {
       : feature(FeatureOfBlock(list, block)),
         first(int64_t{block - feature.first_block} * kIdsPerBlock + threadIdx.x) {}
 
+  __device__ bool Has(int k) const { return first + k * kSortThreads < feature.num_ids; }
   // Of the ids of a thread, all loads at once.
   __device__ void LoadUniques(int64_t (&uniques)[kIdsPerThread]) const {
 #pragma unroll
     for (int k = 0; k < kIdsPerThread; ++k) {
-      const int64_t i = first + k * kSortThreads;
-      uniques[k] = i < feature.num_ids ? UniqueOf(feature, i) : -1;
+      uniques[k] = Has(k) ? UniqueOf(feature, first + k * kSortThreads) : -1;
     }
   }
   __device__ uint32_t Id(int k) const {

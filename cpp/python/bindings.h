@@ -95,6 +95,7 @@ inline TableConfig ConfigFromDict(const nb::dict& fields, uint64_t seed) {
   config.admission_counters = nb::cast<int64_t>(fields["admission_counters"]);
   config.recorded_evictions = nb::cast<int64_t>(fields["recorded_evictions"]);
   config.max_outstanding = nb::cast<int64_t>(fields["max_outstanding"]);
+  config.deterministic = nb::cast<bool>(fields["deterministic"]);
   return config;
 }
 

@@ -54,6 +54,7 @@ struct TableConfig {
   int64_t admission_counters = 0;  // a multiple of kCountersPerBlock by a power of two
   int64_t recorded_evictions = 0;  // kept for drain_evicted, at most
   int64_t max_outstanding = 4;     // latest lookups of the group that may pin rows
+  bool deterministic = false;      // the group's batches give the same bits in every run
 
   // Whether the score of a row is its last touch by the clock of its time to live.
   bool ScoreTellsAge() const {

@@ -368,7 +368,6 @@ def test_two_runs_evict_the_same_keys(policy):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.usefixtures("cpu_only")
 @pytest.mark.parametrize("policy", [policy for policy in POLICIES if policy != "timestamp"])
 def test_deterministic_tables_evict_the_same_keys_in_every_run(policy):
     def run():

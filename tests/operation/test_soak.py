@@ -57,8 +57,7 @@ def soak(steps):
         admission=dj.admission.frequency(2, counters=COUNTERS),
         max_bytes=BUDGET,
     )
-    on_cpu = jax.config.jax_default_device.platform == "cpu"
-    emb = dj.create(dj.FeatureConfig(config), deterministic=on_cpu)  # a GPU does not have it yet
+    emb = dj.create(dj.FeatureConfig(config), deterministic=True)
     follower, rng, resident = Follower(), np.random.default_rng(0), []
     look = jax.jit(dj.lookup, donate_argnums=0)
     update = jax.jit(dj.apply_gradients, donate_argnums=0)

@@ -200,22 +200,3 @@ def test_many_duplicates_in_random_order_equal_the_dictionary():
         twin.train(ids, seed=step)
 
     twin.check()
-
-
-def test_deterministic_tables_repeat_their_bits_or_say_that_they_cannot(platform):
-    ids = np.random.default_rng(0).zipf(1.3, 2000) % 50
-
-    def run():
-        feature = dj.FeatureConfig(dj.TableConfig("items", 4))
-        emb = dj.create(feature, deterministic=True)
-        for step in range(2):
-            acts, emb = dj.lookup(emb, ids)
-            emb = dj.apply_gradients(emb, acts, random_grads((2000, 4), step))
-        return dj.get(emb, "items", np.arange(50)).rows
-
-    if platform == "gpu":
-        with pytest.raises(NotImplementedError, match="deterministic"):
-            run()
-        return
-
-    np.testing.assert_array_equal(run(), run())
