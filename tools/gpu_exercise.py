@@ -176,11 +176,45 @@ def exercise_ragged() -> None:
         dj.close(emb)
 
 
+def exercise_fixed_order() -> None:
+    """Deterministic groups: few and many ids and features, full tables, one and two lookups."""
+    rng = np.random.default_rng(4)
+    rules = [dj.optimizers.adam(0.1), dj.optimizers.from_optax(optax.adam(0.1))]
+    for num_tables, rule, n in ((1, rules[0], 40), (2, rules[0], 800), (20, rules[1], 800)):
+        tables = [dj.TableConfig(f"t{i}", 12, optimizer=rule) for i in range(num_tables)]
+        full = dj.TableConfig("full", 8, max_bytes=30_000, on_full="drop")
+        configs = [*tables, full]
+        features = [dj.FeatureConfig(t, c) for c in (None, "mean", "sum") for t in configs]
+        emb = dj.create(features, deterministic=True)
+        for turn in range(3):
+            splits = np.array([0, n - 10, n - 10, n - 8, n - 1])
+            acts = []
+            for part in range(2):
+                pool = rng.integers(0, 900, (len(features), n)) * (rng.random(n) < 0.7)
+                pool += turn * 100 + part
+                batch = [
+                    ids
+                    if f.combiner is None
+                    else dj.Padded(ids.reshape(-1, 8), rng.integers(0, 9, n // 8))
+                    if f.combiner == "mean"
+                    else dj.Ragged(ids, splits)
+                    for ids, f in zip(pool, features, strict=True)
+                ]
+                one, emb = dj.lookup(emb, batch)
+                acts.append(one)
+            grads = [jax.tree.map(jnp.ones_like, one.rows) for one in acts]
+            emb = dj.apply_gradients(emb, acts[turn % 2 :], grads[turn % 2 :])
+        stats = dj.stats(emb)["full"]
+        assert stats.refused["budget"] > 0 or n == 40
+        dj.close(emb)
+
+
 if __name__ == "__main__":
     parts = {
         "bounded": [exercise_bounded_tables, exercise_admission_and_expiry],
         "shapes": [exercise_shapes],
         "ragged": [exercise_ragged],
+        "fixed_order": [exercise_fixed_order],
     }
     for part in sys.argv[1:] or parts:
         for exercise in parts[part]:

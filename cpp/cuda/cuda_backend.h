@@ -100,6 +100,8 @@ class CudaBackend : public Backend {
   // Of the absent keys of a probed call those stay that are let in. counts_only: and
   // nothing is remembered.
   Status Admit(const Executor& exec, bool counts_only, DeviceLookup* call);
+  // Deterministic groups: new keys of tables that may refuse them get numbers in their order.
+  Status OrderNewKeys(const Executor& exec, const DeviceLookup& call);
   // Absent keys of a probed call become rows.
   Status Insert(const Executor& exec, DeviceLookup* call);
   Status InsertBounded(const Executor& exec, DeviceLookup* call);

@@ -254,6 +254,7 @@ Status CudaBackend::Probe(const Executor& exec, const int32_t* token, bool touch
 Status CudaBackend::Insert(const Executor& exec, DeviceLookup* call) {
   if (call->num_ids == 0) return Status();
   DYNEMB_RETURN_IF_ERROR(Admit(exec, false, call));
+  DYNEMB_RETURN_IF_ERROR(OrderNewKeys(exec, *call));
   if (call->is_bounded) DYNEMB_RETURN_IF_ERROR(InsertBounded(exec, call));
   const cudaStream_t stream = static_cast<cudaStream_t>(exec.stream);
   for (size_t l = 0; l < call->lists.size(); ++l) {

@@ -92,7 +92,12 @@ Status CudaBackend::MakeRoom(const Executor& exec, const int32_t* token, DeviceL
     // A table that is short of room again and again gets head-room.
     CudaTable& one = table(call->tables.table[t]);
     const int64_t head_room = kHeadRoomBatches * call->ids_of_table[t];
-    if (one.confirmed_size() + head_room > one.Capacity() && one.tight_calls++ >= kTightCalls) {
+    // When it does depends on how far the device has come: in a deterministic group that must
+    // not say which keys fit, or which go.
+    const bool may_have_it = !one.config().deterministic ||
+                             (one.config().max_bytes < 0 && one.config().score == ScoreKind::kNone);
+    if (may_have_it && one.confirmed_size() + head_room > one.Capacity() &&
+        one.tight_calls++ >= kTightCalls) {
       const RoomPlan plan = PlanRoom(one.config(), one.room(), one.confirmed_size(), head_room);
       one.tight_calls = 0;
       if (plan.granted >= head_room) {

@@ -246,6 +246,36 @@ def test_more_tables_and_features_than_a_launch_takes_by_value(busy):
         assert_close(dj.get(emb, name, known).rows, expected[known], atol=1e-5)
 
 
+@pytest.mark.parametrize("combiner", [None, "sum"])
+@pytest.mark.parametrize("admission", [None, dj.admission.frequency(2, counters=1 << 12)])
+def test_a_full_table_takes_the_keys_that_come_first(admission, combiner):
+    rng = np.random.default_rng(0)
+    batches = [rng.permutation(np.arange(600 * i, 600 * i + 900).repeat(3)) for i in range(4)]
+
+    def run():
+        table = dj.TableConfig(
+            "items", 16, max_bytes=150_000, on_full="drop", admission=admission, missing_row=0.25
+        )
+        emb = create(dj.FeatureConfig(table, combiner))
+        for ids in batches:
+            shaped = ids if combiner is None else ids.reshape(-1, 3)
+            acts, emb = dj.lookup(emb, [shaped])
+            emb = dj.apply_gradients(emb, acts, [random_grads(acts.rows[0].shape)])
+        return emb
+
+    first, again = run(), run()
+
+    universe = np.arange(3000)
+    known, known_again = (dj.contains(emb, "items", universe) for emb in (first, again))
+    np.testing.assert_array_equal(known, known_again)
+    kept = dj.stats(first)["items"].rows
+    assert known.sum() == kept < np.unique(np.concatenate(batches)).size
+    if admission is None:
+        in_order = dict.fromkeys(np.concatenate(batches).tolist())
+        assert set(universe[known]) == set(list(in_order)[:kept])
+    assert_same_bits(*(held(emb, {"items": universe[known]}) for emb in (first, again)))
+
+
 def test_a_refused_update_changes_nothing():
     emb = create(dj.FeatureConfig(dj.TableConfig("items", 4)))
     acts, emb = dj.lookup(emb, [np.arange(50)])
