@@ -75,8 +75,9 @@ def create_variants(case: gpu_cases.Case, run: Run) -> list[Any]:
         for table in range(case.draw.tables)
     ]
     made = []
-    baseline = [gpu_xla.XlaVariant] if case.has_baseline else []
-    for variant in (gpu_dynemb.DynembVariant, *baseline):
+    beside = [gpu_xla.XlaVariant] if case.has_baseline else []
+    beside += [gpu_dynemb.DeterministicVariant] if case.has_deterministic else []
+    for variant in (gpu_dynemb.DynembVariant, *beside):
         with run.going_on(f"{case.label}: {variant.name}"):
             one = variant(case, grads)
             jax.block_until_ready(one.train(0))
@@ -88,14 +89,14 @@ def create_variants(case: gpu_cases.Case, run: Run) -> list[Any]:
 
 def measure_op(case: gpu_cases.Case, op: str, variants: list[Any], run: Run) -> None:
     """Times one operation with the variants in turn, and compares their rows."""
-    ours = next((v for v in variants if v.name == "dynemb"), None)
+    ours = {v.name: v for v in variants if isinstance(v, gpu_dynemb.DynembVariant)}
     runs = {v.name: v.train if op == "train" else v.evaluate for v in variants}
     # A step of few ids is over in no time; the clock wants more of them.
     piped = run.scale.piped * (10 if case.num_ids < 10_000 else 1)
     gpu_timing.warm_up(runs, case.draw.batches)
-    before = ours.facts() if ours else {}
+    before = {name: one.facts() for name, one in ours.items()}
     times, last = gpu_timing.in_turn(runs, run.scale, case.draw.batches, piped)
-    after = ours.facts() if ours else {}
+    after = {name: one.facts() for name, one in ours.items()}
     unique = gpu_cases.unique_rows(case.draw)
     for name, taken in times.items():
         line = {
@@ -105,16 +106,19 @@ def measure_op(case: gpu_cases.Case, op: str, variants: list[Any], run: Run) -> 
             "unique_rows": round(unique), "timing": "jit",
             "bytes_floor": gpu_cases.floor_bytes(case, unique, op),
         } | taken.columns()  # fmt: skip
-        if name == "dynemb":
-            line |= {"load": after["rows"] / after["capacity"], "hit_rate": hits(before, after)}
+        if name in ours:
+            load = after[name]["rows"] / after[name]["capacity"]
+            line |= {"load": load, "hit_rate": hits(before[name], after[name])}
         run.add(run.stamp | gpu_report.finished(line, run.copy_rate))
-    if len(last) < 2:
-        return
-    apart = gpu_timing.disagreement(last["dynemb"], last["xla"])
-    waits = after["waits"] - before["waits"]
-    print(f"    rows apart by {apart:.1e}; the host waited {waits} times for room", flush=True)
-    if not apart <= gpu_timing.DISAGREEMENT:
-        run.failures.append(f"{case.label} {op}: rows differ by {apart:.1e}")
+    for name in last.keys() - {"dynemb"} if "dynemb" in last else ():
+        apart = gpu_timing.disagreement(last["dynemb"], last[name])
+        waits = after["dynemb"]["waits"] - before["dynemb"]["waits"]
+        print(
+            f"    rows apart from {name}'s by {apart:.1e}; the host waited {waits} times for room",
+            flush=True,
+        )
+        if not apart <= gpu_timing.DISAGREEMENT:
+            run.failures.append(f"{case.label} {op}: {name}'s rows differ by {apart:.1e}")
 
 
 def measure_case(case: gpu_cases.Case, run: Run) -> None:

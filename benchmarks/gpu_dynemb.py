@@ -35,6 +35,7 @@ class DynembVariant:
     """Tables grown from nothing to what the case asks for; ids come as 64-bit keys."""
 
     name = "dynemb"
+    deterministic = False
 
     def __init__(self, case: gpu_cases.Case, grads: list[jax.Array]):
         self.case = case
@@ -51,7 +52,8 @@ class DynembVariant:
             for i in range(case.draw.tables)
         ]
         combiner = "mean" if case.bag > 1 else None
-        self.emb = dj.create([dj.FeatureConfig(config, combiner) for config in configs])
+        features = [dj.FeatureConfig(config, combiner) for config in configs]
+        self.emb = dj.create(features, deterministic=self.deterministic)
         self._fill(int(case.draw.vocabulary * case.filled))
         self.batches = [
             [self._shaped(ids) for ids in batch] for batch in gpu_cases.keys_on_device(case.draw)
@@ -96,3 +98,10 @@ class DynembVariant:
     def close(self) -> None:
         """Frees the tables."""
         dj.close(self.emb)
+
+
+class DeterministicVariant(DynembVariant):
+    """The same tables, whose steps give the same bits in every run."""
+
+    name = "deterministic"
+    deterministic = True

@@ -120,7 +120,7 @@ def text(line: Mapping[str, Any], goals: bool = False) -> str:
     verdict = f"must {goal[0]:>8} {'ok' if goal[1] else 'MISSED'}" if goal else ""
     clock = " (host)" if line["timing"] == "host" else ""
     return (
-        f"{name:32}{shape:26}{line['variant']:7} {times} ms  floor {float(line['floor_ms']):7.4f}"
+        f"{name:32}{shape:26}{line['variant']:13} {times} ms  floor {float(line['floor_ms']):7.4f}"
         f"  {float(line['tb_per_s']):5.2f} TB/s  {float(line['rate']):6.2f} G/s  {verdict}{clock}"
     )
 
