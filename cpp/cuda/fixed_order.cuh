@@ -13,6 +13,9 @@
 #include <cub/block/block_scan.cuh>
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
+#include <iterator>
+#include <type_traits>
+#include <vector>
 
 #include "cuda/gradient_call.h"
 #include "cuda/scratch.h"
@@ -118,8 +121,7 @@ inline auto FirstIdFlags(const FixedOrderScratch& s) {
                                     uint32_t>(thrust::counting_iterator<uint32_t>(0), IsFirstId{s});
 }
 
-// The number of the row of an id, which the id gives it if it is its first one. firsts_ahead:
-// see above.
+// The new number of an id's row; the row's first id also puts the row in its place.
 template <class Tables>
 __device__ uint32_t Renumber(const Tables& tables, const FixedOrderScratch& s,
                              const uint32_t* firsts_ahead, uint32_t id, uint32_t unique,
@@ -262,6 +264,7 @@ __global__ void __launch_bounds__(kSortThreads)
     offsets[u] = LowerBound(memory.sorted_uniques, s.num_ids, u);
   }
 }
+
 // The host's side: lays its scratch out beside that of the call, then takes the place of
 // the counting sort.
 class FixedOrder {
@@ -281,8 +284,9 @@ class FixedOrder {
       temporary_bytes_ = std::max(scan_bytes, sort_bytes);
     }
     for (size_t& place : by_id_) place = plan->Add<uint32_t>(ids + 1);
-    for (int p = 0; p < parts.count; ++p)
+    for (int p = 0; p < parts.count; ++p) {
       rows_.push_back(plan->Add<int64_t>(parts.tables[p].capacity));
+    }
     filled_ = plan->Add<int32_t>(parts.count);
     temporary_ = plan->Add<std::byte>(static_cast<int64_t>(temporary_bytes_));
     return Status();
