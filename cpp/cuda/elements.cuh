@@ -67,16 +67,18 @@ struct Bits16 {
     });
     return bits;
   }
-  __device__ static Bits16 Load(const void* from) {
+  __device__ static Bits16 Load(SharedAddress from) {
     Bits16 bits;
     if constexpr (VEC == 8) {
-      const uint4 words = *static_cast<const uint4*>(from);
+      uint4 words;
+      from.Load(&words);
       memcpy(&bits, &words, sizeof words);
     } else if constexpr (VEC == 4) {
-      const uint2 words = *static_cast<const uint2*>(from);
+      uint2 words;
+      from.Load(&words);
       memcpy(&bits, &words, sizeof words);
     } else {
-      bits.value[0] = *static_cast<const uint16_t*>(from);
+      from.Load(&bits.value[0]);
     }
     return bits;
   }

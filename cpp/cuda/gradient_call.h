@@ -132,12 +132,13 @@ inline constexpr uint32_t kRunLength = 128;  // gradients
 // Gradients of one table.
 struct TableIds {
   int dim;
+  int most;  // columns of a lane, as of ColumnsOfLane
   int64_t ids = 0;
   bool are_16 = false;  // in the columns of the gradients; else floats
 
   uint32_t Runs() const { return static_cast<uint32_t>((ids + kRunLength - 1) / kRunLength); }
   // Wider than a warp takes at once.
-  bool IsWide() const { return dim > 32 * ColumnsOfLane(dim, 4); }
+  bool IsWide() const { return dim > 32 * ColumnsOfLane(dim, most); }
 };
 
 // All gradients of a call.
@@ -152,6 +153,13 @@ struct GradientCall {
   std::vector<bool> clips = {};     // [tables of the group]
   // Whether the rows that are stepped have columns of 16 bits.
   std::vector<bool> rows_are_16 = {};  // [tables of the group]
+
+  // Of special tables there are few, and fewer kernels: these find gradients in device memory,
+  // however few they are, and serve kFewTables at most.
+  bool IsSpecial(const UpdateTable& part) const {
+    const size_t at = static_cast<size_t>(part.table);
+    return clips[at] || rows_are_16[at];
+  }
 
   // As it is prepared.
   std::vector<GradientParam> list = {};

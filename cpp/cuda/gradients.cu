@@ -94,7 +94,7 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
     const RowList& last = lists[lists_of_table[at].back()];
     first_unique[at] = uniques;
     part_of_table[at] = ids_of_part.size();
-    ids_of_part.push_back({config.dim});
+    ids_of_part.push_back({config.dim, call.rows_are_16[at] ? 8 : 4});
     parts.tables[parts.count++] = {last.rows, uniques, capacity, t, 0, 0, config.optimizer.kind};
     call.filled.push_back(last.filled);
     uniques += capacity;
@@ -193,12 +193,9 @@ Status CudaBackend::SortGradients(const Executor& exec, GradientCall* prepared) 
   const size_t kept_sums = plan.Add<float>(row_sums);
   const size_t kept_squares = plan.Add<double>(row_squares);
   const size_t scan = plan.Add<std::byte>(static_cast<int64_t>(scan_bytes));
-  // Kernels for rows of 16 bits read them there, however few they are.
-  const auto is_16 = [&](const UpdateTable& part) -> bool {
-    return call.rows_are_16[static_cast<size_t>(part.table)];
-  };
+  const auto is_special = [&](const UpdateTable& part) { return call.IsSpecial(part); };
   const bool are_many = gradients.size() > kFewFeatures || parts.count > kFewTables ||
-                        std::any_of(parts.tables, parts.tables + parts.count, is_16);
+                        std::any_of(parts.tables, parts.tables + parts.count, is_special);
   const int64_t num_listed = are_many ? std::ssize(gradients) : 0;
   const size_t on_device = plan.Add<GradientParam>(num_listed);
   FixedOrder order;

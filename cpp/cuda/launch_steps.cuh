@@ -20,7 +20,7 @@ UpdateTables TablesOf(const GradientCall& call, const Choose& choose) {
     part.first_warp = some.warps;
     part.first_run = some.runs;
     const TableIds& of = call.ids_of_part[static_cast<size_t>(p)];
-    const uint32_t teams = 32u / static_cast<uint32_t>(LanesOfRow(of.dim, 4, kRunLanes));
+    const uint32_t teams = 32u / static_cast<uint32_t>(LanesOfRow(of.dim, of.most, kRunLanes));
     some.runs += of.Runs();
     some.warps += (of.Runs() + teams - 1) / teams;
   }
@@ -47,11 +47,13 @@ void LaunchSteps(const GradientCall& call, const UpdateTables& some, cudaStream_
   });
 }
 
-// LaunchSteps with the rule of a kind, whose gradients are clipped.
-void LaunchClippedSteps(OptimizerKind kind, const GradientCall& call, const UpdateTables& some,
+// Of special tables, all of one kind: whose gradients are clipped, or whose columns are of 16
+// bits, with gradients of floats or of 16 bits.
+using FewUpdateTables = UpdateTablesOf<kFewTables>;
+void LaunchClippedSteps(OptimizerKind kind, const GradientsOnDevice& list,
+                        const FewUpdateTables& some, const UpdateScratch& scratch,
                         cudaStream_t stream);
-
-// Steps of all rows whose columns are of 16 bits.
-void LaunchSteps16(const GradientCall& call, cudaStream_t stream);
+void LaunchSteps16(OptimizerKind kind, bool grads_are_16, const GradientsOnDevice& list,
+                   const FewUpdateTables& some, const UpdateScratch& scratch, cudaStream_t stream);
 
 }  // namespace dynemb

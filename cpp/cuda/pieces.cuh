@@ -2,8 +2,6 @@
 // which many copies are in flight without a register being held.
 #pragma once
 
-#include <cuda_pipeline.h>
-
 #include <cstdint>
 
 #include "cuda/device_ops.cuh"
@@ -95,50 +93,102 @@ struct Teams {
   }
 };
 
+// Shared memory by its own addresses. With pointers, the compiler works the address of the
+// block's memory out again for every copy, from a register that takes long to read.
+struct SharedAddress {
+  uint32_t at;
+
+  __device__ static SharedAddress Of(const void* pointer) {
+    SharedAddress address{static_cast<uint32_t>(__cvta_generic_to_shared(pointer))};
+    asm volatile("" : "+r"(address.at));  // to be kept, not worked out again
+    return address;
+  }
+  __device__ SharedAddress operator+(uint32_t bytes) const { return {at + bytes}; }
+
+  // A copy in the background, of 4, 8 or 16 bytes.
+  template <int BYTES>
+  __device__ void Copy(const void* from) const {
+    if constexpr (BYTES == 16) {
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+    } else {
+      asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(BYTES)
+                   : "memory");
+    }
+  }
+  __device__ void Store(uint16_t bits) const {
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(at), "h"(bits) : "memory");
+  }
+  __device__ float LoadFloat() const {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
+    return x;
+  }
+  __device__ float4 LoadFour() const {
+    float4 x;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(at)
+                 : "memory");
+    return x;
+  }
+  __device__ void Load(uint16_t* bits) const {
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(*bits) : "r"(at) : "memory");
+  }
+  __device__ void Load(uint2* words) const {
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(words->x), "=r"(words->y)
+                 : "r"(at)
+                 : "memory");
+  }
+  __device__ void Load(uint4* words) const {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words->x), "=r"(words->y), "=r"(words->z), "=r"(words->w)
+                 : "r"(at)
+                 : "memory");
+  }
+};
+
 // Copies in flight of one warp, STAGES deep, PARTS pieces a stage and lane. A lane
 // reads what it copied itself, so waiting needs no other lane.
 template <int STAGES, int PARTS>
 struct Ring {
   static constexpr int kAhead = STAGES - 1;
 
-  float4* base;  // this lane's, [STAGES][PARTS], 32 apart
+  SharedAddress base;  // this lane's, [STAGES][PARTS] of 16 bytes, 32 apart
 
-  __device__ float* Slot(int turn, int part) const {
-    return reinterpret_cast<float*>(base + ((turn % STAGES) * PARTS + part) * 32);
+  __device__ SharedAddress Slot(int turn, int part) const {
+    return base + static_cast<uint32_t>(((turn % STAGES) * PARTS + part) * 32 * 16);
   }
   // Floats in parts of 16 bytes from `part` on.
   template <int VEC>
   __device__ void Copy(int turn, int part, const float* from) const {
 #pragma unroll
     for (int v = 0; v < VEC; v += 4) {
-      __pipeline_memcpy_async(Slot(turn, part + v / 4), from + v,
-                              sizeof(float) * (VEC < 4 ? VEC : 4));
+      Slot(turn, part + v / 4).Copy<4 * (VEC < 4 ? VEC : 4)>(from + v);
     }
   }
   // Columns of 16 bits; single ones are too small to be copied in the background.
   template <int VEC>
   __device__ void Copy(int turn, int part, const uint16_t* from) const {
     if constexpr (VEC == 1) {
-      *reinterpret_cast<uint16_t*>(Slot(turn, part)) = *from;
+      Slot(turn, part).Store(*from);
     } else {
-      __pipeline_memcpy_async(Slot(turn, part), from, VEC * sizeof(uint16_t));
+      Slot(turn, part).Copy<2 * VEC>(from);
     }
   }
   // Ends the copies of a turn, and waits for those of kAhead turns ago.
   __device__ void Turn() const {
-    __pipeline_commit();
-    __pipeline_wait_prior(kAhead);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    asm volatile("cp.async.wait_group %0;" ::"n"(kAhead) : "memory");
   }
   template <int VEC>
   __device__ Piece<VEC> Read(int turn, int part) const {
     Piece<VEC> piece;
     if constexpr (VEC == 1) {
-      piece.value[0] = *Slot(turn, part);
+      piece.value[0] = Slot(turn, part).LoadFloat();
     } else {
 #pragma unroll
-      for (int v = 0; v < VEC; v += 4) {
-        piece.Set(v, *reinterpret_cast<const float4*>(Slot(turn, part + v / 4)));
-      }
+      for (int v = 0; v < VEC; v += 4) piece.Set(v, Slot(turn, part + v / 4).LoadFour());
     }
     return piece;
   }
@@ -150,7 +200,9 @@ struct RingMemory {
   float4 slots[THREADS / 32][STAGES][PARTS][32];
 
   __device__ float4* OfWarp() { return &slots[threadIdx.x / 32][0][0][0]; }
-  __device__ Ring<STAGES, PARTS> Mine() { return {&slots[threadIdx.x / 32][0][0][Lane()]}; }
+  __device__ Ring<STAGES, PARTS> Mine() {
+    return {SharedAddress::Of(&slots[threadIdx.x / 32][0][0][Lane()])};
+  }
 };
 
 }  // namespace dynemb

@@ -64,13 +64,15 @@ template <class Rule, class Elements>
 struct RunParts {
   static constexpr bool kHasTail = Rule::kScalars > 0 || Elements::kRounds;
   static_assert(Rule::kScalars <= 2);  // numbers and key are 16 bytes
-  static constexpr int kRow = 1;
-  static constexpr int kState = 2;
-  static constexpr int kTail = kState + Rule::kVectors;
+  static constexpr int kRow = Elements::kGradParts;
+  static constexpr int kState = kRow + 1;
+  static constexpr int kTail = kState + Rule::kVectors * Elements::kStateParts;
   static constexpr int kCount = kTail + (kHasTail ? 1 : 0);
+  // As many as a block of two warps has memory for.
+  static constexpr int kStages = kCount <= 5 ? 8 : 4;
 };
 template <class Rule, class Elements>
-using RunRing = Ring<kRunStages, RunParts<Rule, Elements>::kCount>;
+using RunRing = Ring<RunParts<Rule, Elements>::kStages, RunParts<Rule, Elements>::kCount>;
 
 enum class RunPass { kSquares, kSums, kSteps };
 
@@ -169,7 +171,7 @@ struct RunWarp {
         ring.template Copy<VEC>(turn, Parts::kRow, Elements::Columns(item.row) + column);
       }
       for (int v = 0; v < Rule::kVectors; ++v) {
-        ring.template Copy<VEC>(turn, Parts::kState + v,
+        ring.template Copy<VEC>(turn, Parts::kState + v * Elements::kStateParts,
                                 item.row + view.layout.VectorOffset(v) + column);
       }
     }
@@ -186,7 +188,7 @@ struct RunWarp {
     }
     if constexpr (Rule::kVectors > 0) columns.s0 = ring.template Read<VEC>(turn, Parts::kState);
     if constexpr (Rule::kVectors > 1) {
-      columns.s1 = ring.template Read<VEC>(turn, Parts::kState + 1);
+      columns.s1 = ring.template Read<VEC>(turn, Parts::kState + Elements::kStateParts);
     }
     return columns;
   }
@@ -239,9 +241,9 @@ struct RunWarp {
     float scalars[Rule::kScalars > 0 ? Rule::kScalars : 1] = {};
     Key key = 0;
     if constexpr (Parts::kHasTail) {
-      const float* from = ring.Slot(turn, Parts::kTail);
-      for (int i = 0; i < Rule::kScalars; ++i) scalars[i] = from[i];
-      if (elements.KeepsKey()) memcpy(&key, from + Rule::kScalars, sizeof key);
+      const Piece<4> tail = ring.template Read<4>(turn, Parts::kTail);
+      for (int i = 0; i < Rule::kScalars; ++i) scalars[i] = tail.value[i];
+      if (elements.KeepsKey()) memcpy(&key, tail.value + Rule::kScalars, sizeof key);
     }
     const auto terms = rule.Row(scalars, sums, layout.dim);
     if (column < layout.dim) {
@@ -334,7 +336,7 @@ __global__ void __launch_bounds__(kRunThreads)
                    UpdateScratch scratch) {
   if (scratch.group->run == 0) return;
   using Parts = RunParts<Rule, Elements>;
-  __shared__ RingMemory<kRunThreads, kRunStages, Parts::kCount> memory;
+  __shared__ RingMemory<kRunThreads, Parts::kStages, Parts::kCount> memory;
   __shared__ RunItem<typename Elements::Grad> items[kRunThreads];
   const uint32_t warp = (blockIdx.x * kRunThreads + threadIdx.x) / 32;
   if (warp >= parts.warps) return;

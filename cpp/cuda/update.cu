@@ -1,6 +1,9 @@
 // One step of the optimizer for each row that has a gradient: the host's side.
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <tuple>
+
 #include "core/optimizer/dispatch.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/end_call.cuh"
@@ -48,6 +51,39 @@ __global__ void __launch_bounds__(kEndThreads)
   WriteSnapshot(snapshot);
 }
 
+// The steps of special tables; neighbours that can share a launch do.
+void LaunchSpecialSteps(const GradientCall& call, cudaStream_t stream) {
+  const UpdateTables& parts = call.parts;
+  const GradientsOnDevice list{call.list_on_device, static_cast<int>(call.list.size())};
+  const auto what = [&](int p) {  // of a table its launch has to be for
+    const UpdateTable& part = parts.tables[p];
+    return std::tuple(call.IsSpecial(part), part.kind,
+                      call.rows_are_16[static_cast<size_t>(part.table)] == true,
+                      call.ids_of_part[static_cast<size_t>(p)].are_16);
+  };
+  for (int first = 0, end = 0; first < parts.count; first = end) {
+    for (end = first + 1; end < parts.count && end - first < kFewTables; ++end) {
+      if (what(end) != what(first)) break;
+    }
+    const auto [is_special, kind, rows_are_16, grads_are_16] = what(first);
+    if (!is_special) continue;
+    const UpdateTables chosen = TablesOf(call, [&](const UpdateTable& part) {
+      return &part >= parts.tables + first && &part < parts.tables + end;
+    });
+    if (chosen.runs == 0) continue;
+    FewUpdateTables some{};
+    some.count = chosen.count;
+    some.warps = chosen.warps;
+    some.runs = chosen.runs;
+    std::copy(chosen.tables, chosen.tables + chosen.count, some.tables);
+    if (rows_are_16) {
+      LaunchSteps16(kind, grads_are_16, list, some, call.scratch, stream);
+    } else {
+      LaunchClippedSteps(kind, list, some, call.scratch, stream);
+    }
+  }
+}
+
 }  // namespace
 
 Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBatch& batch) {
@@ -66,21 +102,14 @@ Status CudaBackend::Update(const Executor& exec, TokenPair token, const UpdateBa
   DYNEMB_RETURN_IF_ERROR(CheckMoved(exec, batch));
   call.scratch.learning_rates = batch.learning_rates;
   call.scratch.step = batch.step;
-  for (int32_t k = 0; k < 2 * kOptimizerKinds && call.has_gradients; ++k) {
-    const OptimizerKind kind = static_cast<OptimizerKind>(k / 2);
-    const bool clips = k % 2 != 0;
-    const UpdateTables some = TablesOf(call, [&](const UpdateTable& part) {
-      const size_t at = static_cast<size_t>(part.table);
-      return part.kind == kind && call.clips[at] == clips && !call.rows_are_16[at];
-    });
+  for (int32_t k = 0; k < kOptimizerKinds && call.has_gradients; ++k) {
+    const OptimizerKind kind = static_cast<OptimizerKind>(k);
+    const UpdateTables some = TablesOf(
+        call, [&](const UpdateTable& part) { return part.kind == kind && !call.IsSpecial(part); });
     if (some.runs == 0) continue;
-    if (clips) {
-      LaunchClippedSteps(kind, call, some, stream);
-    } else {
-      DispatchRule(kind, [&]<class Rule>() { LaunchSteps<Rule>(call, some, stream); });
-    }
+    DispatchRule(kind, [&]<class Rule>() { LaunchSteps<Rule>(call, some, stream); });
   }
-  if (call.has_gradients) LaunchSteps16(call, stream);
+  if (call.has_gradients) LaunchSpecialSteps(call, stream);
   WriteMoved(exec, batch);
 
   UpdatedCounts updated{};

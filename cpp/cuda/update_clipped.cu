@@ -6,9 +6,12 @@
 
 namespace dynemb {
 
-void LaunchClippedSteps(OptimizerKind kind, const GradientCall& call, const UpdateTables& some,
+void LaunchClippedSteps(OptimizerKind kind, const GradientsOnDevice& list,
+                        const FewUpdateTables& some, const UpdateScratch& scratch,
                         cudaStream_t stream) {
-  DispatchRule(kind, [&]<class Rule>() { LaunchSteps<Clipped<Rule>>(call, some, stream); });
+  DispatchRule(kind, [&]<class Rule>() {
+    LaunchRuns<Clipped<Rule>, FloatRuns, FloatRuns>(list, some, scratch, stream);
+  });
 }
 
 }  // namespace dynemb

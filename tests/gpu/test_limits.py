@@ -84,8 +84,9 @@ class Collection:
             got = dj.get(self.emb, f"t{table}", known)
             np.testing.assert_array_equal(got.found, oracle.contains(known))
             assert_close(got.rows, oracle.values(known), what=f"t{table}")
+            # Of up to some hundred gradients of order one, added up as floats in any order.
             for name, value in oracle.state(known).items():
-                assert_close(got.state[name], value, what=f"t{table} {name}")
+                assert_close(got.state[name], value, atol=1e-5, what=f"t{table} {name}")
 
 
 @pytest.mark.parametrize("num_tables", [1, 3, 100, 128])
