@@ -2,20 +2,21 @@
 // of taking them one by one (docs/eviction.md): all keys at their home buckets, in the
 // order of the ids; then those that found no place at their second ones; and so on.
 //
-// So at every level the keys that meet at a bucket hang themselves on a list, and for the
-// one at its end a team of lanes works through it. Buckets have nothing to do with each
-// other.
+// So at every level the keys that meet at a bucket hang themselves on a list, and whoever
+// ended up at its end owns the bucket and works through the list. Buckets have nothing to
+// do with each other.
 #pragma once  // included by insert_bounded.cu alone
 
 #include "core/score.h"
 #include "cuda/bounded_call.cuh"
-#include "cuda/team_bucket.cuh"
+#include "cuda/least_of_buckets.cuh"
+#include "cuda/touch.cuh"
 
 namespace dynemb {
 
 // What a level is about.
 struct Level {
-  int64_t steps;  // along the path
+  int steps;  // along the path
   uint32_t oldest_pinned;
 };
 
@@ -23,196 +24,267 @@ struct Level {
 __device__ inline bool IsForVictims(const Level& level) { return level.steps < kVictimBuckets; }
 
 // Where a key is at a level.
-template <class Tables>
-__device__ BucketIndex BucketAt(const Tables& tables, const LookupScratch& s, OpenKey open,
-                                int64_t steps) {
-  const IndexView& view = s.tables[tables.table[open.call_table]].index;
-  ProbePath path(HashKey(s.new_keys[open.id]), view.num_buckets);
-  for (int64_t step = 0; step < steps; ++step) path.Advance();
+__device__ inline BucketIndex BucketAt(const TableView& table, Key key, int steps) {
+  ProbePath path(HashKey(key), table.index.num_buckets);
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) path.Advance();
   return path.bucket();
+}
+
+// A key hangs itself on the list of its bucket.
+template <class Tables>
+__device__ void Hang(const Tables& tables, const LookupScratch& s, const BoundedScratch& b,
+                     const OpenKey& open, uint32_t number, int steps) {
+  const TableView& table = s.tables[tables.table[open.call_table]];
+  const uint64_t bucket = static_cast<uint64_t>(BucketAt(table, open.key, steps));
+  b.next[number] = atomicExch(table.heads + bucket, number + 1);
 }
 
 inline constexpr uint32_t kNoNumber = 0xFFFFFFFF;
 
-// The new keys that have met at a bucket. Of up to kTeam of them, nearly always, each lane
-// holds one; longer lists are walked again for each key.
-struct TeamList {
-  unsigned team;
-  const LookupScratch& scratch;
-  const BoundedScratch& bounded;
-  uint32_t head, last;
-  uint32_t count = 0;
-  uint32_t held = kNoNumber, id = 0;
-  Key key = 0;
-
+// The numbers on a list in ascending order, a few of them held at a time: lists are short.
+class OrderedList {
+ public:
+  __device__ explicit OrderedList(const uint32_t* next) : next_(next) {}  // empty
   // last: the number at the end of the list.
-  __device__ TeamList(unsigned lanes, const LookupScratch& s, const BoundedScratch& b,
-                      uint32_t first, uint32_t end)
-      : team(lanes), scratch(s), bounded(b), head(first), last(end) {
+  __device__ void Hold(uint32_t head, uint32_t last) {
+    head_ = head;
+    last_ = last;
+    HoldFrom(0);
+  }
+  __device__ uint32_t front() const { return held_[0]; }  // kNoNumber: the list is done
+  __device__ uint32_t left() const { return left_; }
+  __device__ void Pop() {
+    const uint32_t popped = held_[0];
+#pragma unroll
+    for (int k = 0; k + 1 < kHeld; ++k) held_[k] = held_[k + 1];
+    held_[kHeld - 1] = kNoNumber;
+    if (--left_ != 0 && held_[0] == kNoNumber) HoldFrom(popped + 1);
+  }
+  // Goes on with the numbers from `from` on.
+  __device__ void HoldFrom(uint32_t from) {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) held_[k] = kNoNumber;
+    left_ = 0;
     Walk([&](uint32_t number) {
-      if (count++ == static_cast<uint32_t>(TeamBucket::Member())) held = number;
-    });
-    if (count > kTeam) held = kNoNumber;
-    if (held == kNoNumber) return;
-    id = bounded.keys[held].id;
-    key = scratch.new_keys[id];
-  }
-
-  template <class Body>
-  __device__ void Walk(const Body& body) const {
-    for (uint32_t at = head;; at = __ldcg(bounded.next + at - 1)) {
-      body(at - 1);
-      if (at - 1 == last) return;
-    }
-  }
-
-  // The least number from `from` on, or kNoNumber.
-  __device__ uint32_t Next(uint32_t from) const {
-    uint32_t least = kNoNumber;
-    if (count <= kTeam) {
-      if (held >= from) least = held;
-      return __reduce_min_sync(team, least);
-    }
-    Walk([&](uint32_t number) {
-      if (number >= from) least = min(least, number);
-    });
-    return least;
-  }
-
-  struct NewKey {
-    uint32_t id;
-    Key key;
-  };
-  __device__ NewKey KeyOf(uint32_t number) const {
-    if (count > kTeam) {
-      const uint32_t its = bounded.keys[number].id;
-      return {its, scratch.new_keys[its]};
-    }
-    const int lane = __ffs(static_cast<int>(__ballot_sync(team, held == number))) - 1;
-    return {__shfl_sync(team, id, lane), __shfl_sync(team, key, lane)};
-  }
-};
-
-// Works through the keys at the bucket where number `last` is; returns how many stay open.
-// All lanes of a team do the same, but for the slots that each of them holds.
-template <class Tables>
-__device__ uint32_t ServeBucket(unsigned team, const Tables& tables, const LookupScratch& s,
-                                const BoundedScratch& b, const Level& level, uint32_t last) {
-  const bool leads = Lane() % kTeam == 0;
-  const OpenKey open = b.keys[last];
-  const int32_t position = tables.table[open.call_table];
-  const TableView& table = s.tables[position];
-  TableState& state = s.states[position];
-  const CallCounts& counts = s.counts[open.call_table];
-  const uint32_t first = static_cast<uint32_t>(INT32_MAX - counts.first_new);
-  const uint32_t first_without =
-      first + static_cast<uint32_t>(
-                  min(FreeRows(tables, s, open.call_table), static_cast<int64_t>(counts.new_rows)));
-  const bool victims = table.evicts && IsForVictims(level);
-  const BucketIndex which = BucketAt(tables, s, open, level.steps);
-  uint32_t* head_place = table.heads + static_cast<uint64_t>(which);
-  const uint32_t head = __ldcg(head_place);
-  TeamBucket bucket(team, table, which, victims);
-  const TeamList list(team, s, b, head, last);
-
-  const auto install = [&](uint32_t number, int slot, int64_t row) {
-    const auto [id, key] = list.KeyOf(number);
-    uint64_t score = 0;
-    if (table.score == ScoreKind::kTime) score = b.time;
-    if (table.score == ScoreKind::kStep) {
-      score = static_cast<uint64_t>(state.counters.lookups + b.lookups);
-    }
-    bucket.Put(slot, HashKey(key), key, row, score);
-    if (!leads) return;
-    __stcg(table.stamps + row, static_cast<uint64_t>(s.epoch) << 32 | kNotNumbered);
-    b.slots[id] = bucket.ScorePlace(slot);
-    __stcg(b.outcomes + number, row);
-  };
-  const auto take_row = [&](uint32_t number) {
-    const int slot = bucket.FirstEmpty();
-    if (slot == kSlotsPerBucket) return false;
-    install(number, slot, NthFreeRow(table, state, int64_t{number} - first));
-    return true;
-  };
-  const auto take_from_victim = [&](uint32_t number) {
-    if (!victims) return false;
-    const Victim victim = bucket.NextVictim(level.oldest_pinned);
-    if (victim.slot < 0) return false;
-    install(number, victim.slot, victim.row);
-    if (!leads) return true;
-    if (b.evicted != nullptr) b.evicted[number] = {victim.key, victim.score};
-    if (victim.epoch > __ldcg(&state.last_evicted_epoch)) {
-      atomicMax(&state.last_evicted_epoch, victim.epoch);
-    }
-    return true;
-  };
-
-  // In the order of their numbers: first those that have rows of their own.
-  uint32_t served = 0;
-  for (uint32_t from = 0;;) {
-    const uint32_t number = list.Next(from);
-    if (number == kNoNumber) break;
-    if (number < first_without ? take_row(number) : take_from_victim(number)) {
-      ++served;
-      from = number + 1;
-    } else if (number < first_without) {
-      from = first_without;
-    } else {
-      break;
-    }
-  }
-  const bool all_served = served == list.count;
-  uint32_t still_open = 0;
-  if (!all_served) bucket.MarkOverflow();
-  if (!all_served && leads) {
-    const bool has_next = level.steps + 1 < kVictimBuckets && table.index.num_buckets > 1;
-    list.Walk([&](uint32_t number) {
-      if (__ldcg(b.outcomes + number) != kOpen) return;
-      if (number < first_without || (table.evicts && has_next)) {
-        ++still_open;
-      } else {
-        __stcg(b.outcomes + number, static_cast<int64_t>(kRowRefused));
+      if (number < from) return;
+      ++left_;
+#pragma unroll
+      for (int k = 0; k < kHeld; ++k) {
+        const uint32_t less = min(held_[k], number);
+        number = max(held_[k], number);
+        held_[k] = less;
       }
     });
   }
-  if (leads) __stcg(head_place, 0u);
-  return still_open;  // of the first lane
-}
+  __device__ void GiveUp() { held_[0] = kNoNumber; }
+  template <class Body>
+  __device__ void Walk(const Body& body) const {
+    for (uint32_t at = head_;; at = __ldcg(next_ + at - 1)) {
+      body(at - 1);
+      if (at - 1 == last_) return;
+    }
+  }
 
-// The ends of lists among the numbers of a warp, some side by side; returns how many keys
-// stay open.
+ private:
+  static constexpr int kHeld = 4;
+
+  const uint32_t* next_;
+  uint32_t head_ = 0, last_ = 0, left_ = 0;
+  uint32_t held_[kHeld] = {kNoNumber, kNoNumber, kNoNumber, kNoNumber};
+};
+
+// The key that goes: of at most two slots that with the smaller hash.
+struct Candidate {
+  int bit = -1;
+  Entry entry{};
+
+  __device__ Candidate(const Entry* entries, unsigned slots) {
+    if (slots == 0) return;
+    const int one = LowestBit(slots), other = 31 - __clz(static_cast<int>(slots));
+    const auto read = [&](int at) {
+      const ulonglong2 both = __ldcg(reinterpret_cast<const ulonglong2*>(entries + SlotOfBit(at)));
+      return Entry{both.x, both.y};
+    };
+    const Entry first = read(one);
+    Entry second = first;
+    if (other != one) second = read(other);
+    const bool is_first = HashKey(first.key).bits <= HashKey(second.key).bits;
+    bit = is_first ? one : other;
+    entry = is_first ? first : second;
+  }
+};
+
+// A thread, its bucket, and the list of keys that have met there.
 template <class Tables>
-__device__ uint32_t ServeBuckets(const Tables& tables, const LookupScratch& s,
-                                 const BoundedScratch& b, const Level& level, uint32_t number,
-                                 bool is_end) {
-  unsigned ends = __ballot_sync(kFullWarp, is_end);
-  const int nth_team = Lane() / kTeam;
-  const unsigned team = 0xFFu << (nth_team * kTeam);
-  uint32_t open = 0;
-  while (ends != 0) {
-    // The end for this team: the nth that is left.
-    unsigned left = ends;
-    for (int skip = 0; skip < nth_team; ++skip) left &= left - 1;
-    const int source = left == 0 ? 0 : __ffs(static_cast<int>(left)) - 1;
-    const uint32_t its = __shfl_sync(kFullWarp, number, source);
-    if (left != 0) {
-      const uint32_t stay = ServeBucket(team, tables, s, b, level, its);
-      if (Lane() % kTeam == 0) open += stay;
+struct BucketOwner {
+  const Tables& call;
+  const LookupScratch& scratch;
+  const BoundedScratch& bounded;
+  const Level& level;
+  OrderedList list;
+  OwnedBucket bucket{};
+  int32_t call_table = 0;
+  uint32_t first = 0, first_without = 0;  // numbers: of the table, and of those without a row
+  uint32_t first_unique = 0;              // behind the rows that the probe has claimed
+  uint32_t unserved = 0;
+  uint32_t latest_evicted = 0;  // epoch
+
+  __device__ BucketOwner(const Tables& tables, const LookupScratch& s, const BoundedScratch& b,
+                         const Level& at)
+      : call(tables), scratch(s), bounded(b), level(at), list(b.next) {}
+
+  __device__ const TableView& Table() const { return scratch.tables[bucket.table]; }
+  __device__ TableState& State() const { return scratch.states[bucket.table]; }
+  __device__ TagSector* Sector() const { return Table().index.sectors + bucket.bucket; }
+  __device__ Entry* Entries() const {
+    return Table().index.entries + int64_t{bucket.bucket} * kSlotsPerBucket;
+  }
+
+  // last: the number at the end of the list.
+  __device__ void Begin(uint32_t last) {
+    const OpenKey open = bounded.keys[last];
+    call_table = open.call_table;
+    bucket.table = call.table[call_table];
+    bucket.bucket = static_cast<uint32_t>(BucketAt(Table(), open.key, level.steps));
+    const uint32_t head = atomicExch(Table().heads + bucket.bucket, 0u);
+    const CallCounts& counts = scratch.counts[call_table];
+    first = static_cast<uint32_t>(INT32_MAX - counts.first_new);
+    first_without = first + static_cast<uint32_t>(min(FreeRows(call, scratch, call_table),
+                                                      static_cast<int64_t>(counts.new_rows)));
+    first_unique = static_cast<uint32_t>(counts.unique);
+    list.Hold(head, last);
+    unserved = list.left();
+  }
+
+  __device__ bool IsAtWork() const { return list.front() != kNoNumber; }
+  __device__ bool NeedsVictim() const { return IsAtWork() && list.front() >= first_without; }
+  __device__ bool MayEvict() const { return Table().evicts && IsForVictims(level); }
+
+  __device__ void Install(const OpenKey& open, int slot, int64_t row) {
+    const TableView& table = Table();
+    const uint32_t number = list.front();
+    uint64_t score = 0;
+    if (table.score == ScoreKind::kTime) score = bounded.time;
+    if (table.score == ScoreKind::kStep) {
+      score = static_cast<uint64_t>(State().counters.lookups + bounded.lookups);
+    }
+    bucket.barred |= 1u << BitOfSlot(slot);
+    __stcg(Sector()->tags + slot, HashKey(open.key).Tag());
+    __stcg(reinterpret_cast<ulonglong2*>(Entries() + slot),
+           make_ulonglong2(open.key, static_cast<unsigned long long>(row)));
+    __stcg(table.scores + bucket.ScorePlace(slot), score);
+    // Holds unless keys find no place.
+    const uint32_t unique = first_unique + (number - first);
+    __stcg(table.stamps + row, static_cast<uint64_t>(scratch.epoch) << 32 | unique);
+    call.unique_rows[call_table][unique] = row;
+    scratch.rows[open.id] = kMadeRow - row;
+    scratch.made_numbers[open.id] = unique;
+    if (IsScoredById(table.score)) bounded.slots[open.id] = bucket.ScorePlace(slot);
+    __stcg(bounded.outcomes + number, row);
+    --unserved;
+    list.Pop();
+  }
+
+  // The key at the front has a row of its own.
+  __device__ void TakeRow(const OpenKey& open) {
+    uint32_t word = 0;
+    const int slot = LoadedSector::Fresh(Sector()).FirstEmpty(&word);
+    if (slot < 0) return list.HoldFrom(first_without);
+    Install(open, slot, NthFreeRow(Table(), State(), int64_t{list.front()} - first));
+  }
+
+  // The key at the front takes the place of one that has the least score. If that is
+  // pinned, it is to ask again.
+  __device__ void TakeFromVictim(const OpenKey& open, const LeastScore& least) {
+    const Candidate victim(Entries(), least.slots);
+    if (victim.bit < 0) return list.GiveUp();
+    const int64_t row = static_cast<int64_t>(victim.entry.Row());
+    const uint32_t epoch = static_cast<uint32_t>(__ldcg(Table().stamps + row) >> 32);
+    bucket.barred |= 1u << victim.bit;
+    if (epoch >= level.oldest_pinned) return;
+    latest_evicted = max(latest_evicted, epoch);
+    if (bounded.evicted != nullptr) {
+      bounded.evicted[list.front()] = {victim.entry.key, least.score};
+    }
+    Install(open, SlotOfBit(victim.bit), row);
+  }
+
+  // What became of the keys that were not served.
+  struct Unserved {
+    uint32_t open = 0;  // for the next level
+    int32_t unplaced = 0;
+  };
+  __device__ Unserved End() {
+    const TableView& table = Table();
+    if (latest_evicted > __ldcg(&State().last_evicted_epoch)) {
+      atomicMax(&State().last_evicted_epoch, latest_evicted);
+    }
+    Unserved result;
+    if (unserved == 0) return result;
+    atomicOr(reinterpret_cast<unsigned*>(Sector()) + kTeam - 1, unsigned{kOverflowMark} << 24);
+    const bool has_next = level.steps + 1 < kVictimBuckets && table.index.num_buckets > 1;
+    list.Walk([&](uint32_t number) {
+      if (__ldcg(bounded.outcomes + number) != kOpen) return;
+      if (number < first_without || (table.evicts && has_next)) {
+        ++result.open;
+        return;
+      }
+      __stcg(bounded.outcomes + number, static_cast<int64_t>(kRowRefused));
+      scratch.rows[bounded.keys[number].id] = kRowRefused;
+      ++result.unplaced;
+    });
+    return result;
+  }
+};
+
+// The lists that end at numbers of this warp, a thread each and all in step; returns how
+// many keys stay open.
+template <class Tables>
+__device__ uint32_t ServeLists(const Tables& tables, const LookupScratch& s,
+                               const BoundedScratch& b, const Level& level, uint32_t number,
+                               bool is_end) {
+  BucketOwner<Tables> owner(tables, s, b, level);
+  if (is_end) owner.Begin(number);
+  while (__any_sync(kFullWarp, owner.IsAtWork())) {
+    const bool needs_victim = owner.NeedsVictim();
+    LeastScore least = LeastOfBuckets(s.tables, needs_victim && owner.MayEvict(), owner.bucket);
+    const bool many = __popc(least.slots) > 2;
+    if (__any_sync(kFullWarp, many)) {
+      least.slots = SmallestHashes(s.tables, many, owner.bucket, least.slots);
+    }
+    if (owner.IsAtWork()) {
+      const OpenKey open = b.keys[owner.list.front()];
+      if (needs_victim) {
+        owner.TakeFromVictim(open, least);
+      } else {
+        owner.TakeRow(open);
+      }
     }
     __syncwarp();
-    for (int n = 0; n < 32 / kTeam; ++n) ends &= ends - 1;
   }
-  return WarpSum(open);
+  typename BucketOwner<Tables>::Unserved unserved;
+  if (is_end) unserved = owner.End();
+  __syncwarp();
+  if (__any_sync(kFullWarp, unserved.unplaced != 0)) {
+    const int32_t table = unserved.unplaced != 0 ? owner.call_table : -1;
+    const unsigned peers = __match_any_sync(kFullWarp, table);
+    const int32_t sum = __reduce_add_sync(peers, unserved.unplaced);
+    if (table >= 0 && Lane() == LowestBit(peers)) atomicAdd(b.unplaced + table, sum);
+  }
+  return WarpSum(unserved.open);
 }
 
+// The new keys are at their home buckets' lists.
 template <bool kTogether, class Tables>
 __device__ void ServeAllLevels(const Tables& tables, const LookupScratch& s,
                                const BoundedScratch& b, uint32_t oldest_pinned, uint32_t count) {
   __shared__ uint32_t open_in_block;
   const uint32_t warps = gridDim.x * (kThreads / 32);
   const uint32_t warp = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
-  // Few keys go to many warps, each of which serves some at once.
-  const uint32_t per_warp = min(32u, max(32u / kTeam, (count + warps - 1) / warps));
+  // Few keys go to many warps, which read for as many at once.
+  const uint32_t per_warp =
+      min(32u, max(static_cast<uint32_t>(kTeams), (count + warps - 1) / warps));
   // taken: of the shares behind the first ones, which are given out as warps get ready;
   // null: all have an owner from the first.
   const auto for_all = [&](uint32_t* taken, const auto& body) {
@@ -231,18 +303,16 @@ __device__ void ServeAllLevels(const Tables& tables, const LookupScratch& s,
     if (blockIdx.x == 0 && threadIdx.x == 0) {
       b.left[(level.steps + 1) % 3] = b.taken[(level.steps + 1) % 3] = 0;
     }
-    for_all(nullptr, [&](uint32_t number, bool is_open) {
-      if (!is_open) return;
-      const OpenKey open = b.keys[number];
-      uint32_t* heads = s.tables[tables.table[open.call_table]].heads;
-      const uint64_t bucket = static_cast<uint64_t>(BucketAt(tables, s, open, level.steps));
-      b.next[number] = atomicExch(heads + bucket, number + 1);
-    });
+    if (level.steps > 0) {
+      for_all(nullptr, [&](uint32_t number, bool is_open) {
+        if (is_open) Hang(tables, s, b, b.keys[number], number, level.steps);
+      });
+    }
     SyncGrid<kTogether>();
     uint32_t open = 0;
     for_all(b.taken + level.steps % 3, [&](uint32_t number, bool is_open) {
       const bool is_end = is_open && __ldcg(b.next + number) == 0;
-      open += ServeBuckets(tables, s, b, level, number, is_end);
+      open += ServeLists(tables, s, b, level, number, is_end);
     });
     if (Lane() == 0 && open != 0) atomicAdd(&open_in_block, open);
     __syncthreads();

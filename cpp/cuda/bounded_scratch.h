@@ -8,7 +8,8 @@
 namespace dynemb {
 
 // A new key by its number among those of all tables.
-struct OpenKey {
+struct alignas(16) OpenKey {
+  Key key;
   uint32_t id;
   int32_t call_table;
 };
@@ -23,6 +24,7 @@ struct BoundedScratch {
   EvictedKey* evicted;    // [ids], by number; null: nobody wants to know
   int64_t* slots;         // [ids], by id: where the score of its new key lies
   uint32_t* warp_counts;  // [warps]
+  int32_t* unplaced;      // [tables of the call]: new keys that found no place
   uint32_t* left;         // [3]: keys still open after a level
   uint32_t* taken;        // [3]: shares of a level's keys that warps have taken
   int lookups;            // that the call counts as
@@ -30,8 +32,5 @@ struct BoundedScratch {
 };
 
 inline constexpr int64_t kOpen = -16;
-
-// Low half of the stamp of a row that is claimed but not yet numbered.
-inline constexpr uint64_t kNotNumbered = 0xFFFFFFFF;
 
 }  // namespace dynemb

@@ -17,6 +17,10 @@ namespace {
 
 std::atomic<bool> cooperative_allowed{true};
 
+// Blocks of the kernel on a multiprocessor.
+constexpr unsigned kInsertBlocksPerSm = 3;
+static_assert(kInsertBlocksPerSm <= kBlocksPerSm);
+
 // Of the lookups whose updates are to come, and this one, the first epoch. All threads.
 __device__ uint32_t OldestPinned(const LookupScratch& s, const BoundedScratch& b) {
   __shared__ uint32_t oldest;
@@ -32,10 +36,24 @@ __device__ uint32_t OldestPinned(const LookupScratch& s, const BoundedScratch& b
   return oldest;
 }
 
-// Numbers the rows of new keys behind those that the probe has claimed.
+// Books the new keys of tables. Where some found no place, the others have left gaps in the
+// numbers of unique rows, and get new ones.
 template <class Tables>
-__device__ void NumberNewRows(const Tables& tables, const LookupScratch& s, const BoundedScratch& b,
-                              uint32_t count) {
+__device__ void BookNewKeys(const Tables& tables, const LookupScratch& s, const BoundedScratch& b,
+                            uint32_t count) {
+  bool has_gaps = false;
+  for (int t = 0; t < tables.count; ++t) {
+    if (s.tables[tables.table[t]].scores == nullptr) continue;
+    const int32_t unplaced = __ldcg(b.unplaced + t);
+    has_gaps = has_gaps || unplaced != 0;
+    if (blockIdx.x != 0 || threadIdx.x != 0) continue;
+    CallCounts& counts = s.counts[t];
+    const int64_t with_rows = min(FreeRows(tables, s, t), static_cast<int64_t>(counts.new_rows));
+    // Only keys that wanted a victim can have found none.
+    counts.evicted = counts.new_rows - static_cast<int32_t>(with_rows) - unplaced;
+    if (unplaced == 0) counts.made = counts.new_rows;
+  }
+  if (!has_gaps) return;
   for (uint32_t base = blockIdx.x * kThreads; base < count; base += gridDim.x * kThreads) {
     const uint32_t number = base + threadIdx.x;
     OpenKey open{};
@@ -44,22 +62,16 @@ __device__ void NumberNewRows(const Tables& tables, const LookupScratch& s, cons
       open = b.keys[number];
       row = __ldcg(b.outcomes + number);
     }
-    const bool made = row >= 0;
+    const bool moves = row >= 0 && __ldcg(b.unplaced + open.call_table) != 0;
     const int32_t first_table = b.keys[base].call_table;
     const int32_t nth =
-        BlockTakeOfTable(made, open.call_table, first_table, s.counts, &CallCounts::made);
-    bool evicting = false;
-    if (made) {
-      const CallCounts& counts = s.counts[open.call_table];
-      const TableView& table = s.tables[tables.table[open.call_table]];
-      const uint32_t unique = static_cast<uint32_t>(counts.unique + nth);
-      tables.unique_rows[open.call_table][unique] = row;
-      table.stamps[row] = static_cast<uint64_t>(s.epoch) << 32 | unique;
-      evicting =
-          int64_t{number} - (INT32_MAX - counts.first_new) >= FreeRows(tables, s, open.call_table);
-    }
-    BlockTakeOfTable(evicting, open.call_table, first_table, s.counts, &CallCounts::evicted);
-    if (number < count) s.rows[open.id] = made ? kMadeRow - row : int64_t{kRowRefused};
+        BlockTakeOfTable(moves, open.call_table, first_table, s.counts, &CallCounts::made);
+    if (!moves) continue;
+    const uint32_t unique = static_cast<uint32_t>(s.counts[open.call_table].unique + nth);
+    tables.unique_rows[open.call_table][unique] = row;
+    s.made_numbers[open.id] = unique;
+    s.tables[tables.table[open.call_table]].stamps[row] =
+        static_cast<uint64_t>(s.epoch) << 32 | unique;
   }
 }
 
@@ -100,7 +112,7 @@ __device__ void RecordEvicted(const Tables& tables, const LookupScratch& s,
 }
 
 template <bool kTogether, class Tables>
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+__global__ void __launch_bounds__(kThreads, kInsertBlocksPerSm)
     InsertBoundedKernel(const __grid_constant__ Tables tables, LookupScratch s, BoundedScratch b,
                         int64_t num_ids) {
   bool missed = false;
@@ -115,11 +127,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     return;
   }
   if (blockIdx.x == 0 && threadIdx.x < 3) b.left[threadIdx.x] = b.taken[threadIdx.x] = 0;
+  for (int t = static_cast<int>(threadIdx.x); blockIdx.x == 0 && t < tables.count; t += kThreads) {
+    b.unplaced[t] = 0;
+  }
   const uint32_t oldest_pinned = OldestPinned(s, b);
-  const uint32_t count = ListNewKeys<kTogether>(tables, s, b, num_ids);
-  SyncGrid<kTogether>();
+  const auto hang = [&](const OpenKey& open, uint32_t number) {
+    Hang(tables, s, b, open, number, 0);
+  };
+  const uint32_t count = ListNewKeys<kTogether>(tables, s, b, num_ids, hang);
   ServeAllLevels<kTogether>(tables, s, b, oldest_pinned, count);
-  NumberNewRows(tables, s, b, count);
+  BookNewKeys(tables, s, b, count);
   if (b.evicted == nullptr) return;
   SyncGrid<kTogether>();
   if (blockIdx.x == 0) RecordEvicted(tables, s, b);
@@ -131,7 +148,7 @@ __global__ void __launch_bounds__(kThreads)
     ScoreNewKernel(const __grid_constant__ List list, LookupScratch s, BoundedScratch b) {
   const FeatureParam& feature = FeatureOfBlock(list);
   const TableView& table = s.tables[feature.table];
-  if (!AddsUp(table.score) && table.score != ScoreKind::kCustom) return;
+  if (!IsScoredById(table.score)) return;
   if (s.group->may_replay != 0 || !Runs(*s.group)) return;
   const int64_t i = int64_t{blockIdx.x - feature.first_block} * kThreads + threadIdx.x;
   const int64_t id = feature.first_id + i;
@@ -162,7 +179,8 @@ Status CudaBackend::InsertBounded(const Executor& exec, DeviceLookup* call) {
   b.max_outstanding = max_outstanding();
   b.lookups = call->lookups;
   b.time = call->time;
-  const unsigned blocks = together ? std::min(Blocks(call->num_ids), kBlocksPerSm * num_sms_) : 1u;
+  const unsigned blocks =
+      together ? std::min(Blocks(call->num_ids), kInsertBlocksPerSm * num_sms_) : 1u;
   cudaError_t launched = cudaSuccess;
   WithFewTables(call->tables, [&]<class Tables>(const Tables& tables) {
     launched = LaunchTogether(together, InsertBoundedKernel<true, Tables>,
@@ -171,8 +189,7 @@ Status CudaBackend::InsertBounded(const Executor& exec, DeviceLookup* call) {
   });
   DYNEMB_CUDA_RETURN_IF_ERROR(launched);
   const auto scored_by_id = [&](int32_t position) {
-    const ScoreKind score = configs()[static_cast<size_t>(position)].score;
-    return AddsUp(score) || score == ScoreKind::kCustom;
+    return IsScoredById(configs()[static_cast<size_t>(position)].score);
   };
   const auto& tables = call->tables;
   if (std::any_of(tables.table, tables.table + tables.count, scored_by_id)) {

@@ -169,6 +169,7 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
   ScratchPlan plan;
   const size_t rows = plan.Add<int64_t>(call->num_ids);
   const size_t new_keys = plan.Add<Key>(call->num_ids);
+  const size_t made_numbers = plan.Add<uint32_t>(bounded_ids);
   const size_t keys = plan.Add<OpenKey>(bounded_ids);
   const size_t outcomes = plan.Add<int64_t>(bounded_ids);
   const size_t slots_of_ids = plan.Add<int64_t>(bounded_ids);
@@ -176,11 +177,13 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
   const size_t next = plan.Add<uint32_t>(bounded_ids);
   const size_t warp_counts =
       plan.Add<uint32_t>(call->is_bounded ? int64_t{Blocks(call->num_ids)} * (kThreads / 32) : 0);
+  const size_t unplaced = plan.Add<int32_t>(call->tables.count);
   const size_t left = plan.Add<uint32_t>(3);
   const size_t taken = plan.Add<uint32_t>(3);
   DYNEMB_RETURN_IF_ERROR(plan.Allocate(exec));
   s.rows = plan.At<int64_t>(rows);
   s.new_keys = plan.At<Key>(new_keys);
+  s.made_numbers = plan.At<uint32_t>(made_numbers);
   BoundedScratch& b = call->bounded;
   b.keys = plan.At<OpenKey>(keys);
   b.outcomes = plan.At<int64_t>(outcomes);
@@ -188,6 +191,7 @@ Status CudaBackend::PrepareLookup(const Executor& exec, const LookupBatch& batch
   b.evicted = records ? plan.At<EvictedKey>(evicted) : nullptr;
   b.next = plan.At<uint32_t>(next);
   b.warp_counts = plan.At<uint32_t>(warp_counts);
+  b.unplaced = plan.At<int32_t>(unplaced);
   b.left = plan.At<uint32_t>(left);
   b.taken = plan.At<uint32_t>(taken);
   return Status();

@@ -349,9 +349,14 @@ __global__ void __launch_bounds__(kThreads, 4)
   const bool brings = row >= 0 && (IsNewRow(probed) || IsMadeRow(probed));
   const bool is_new = brings || (row >= 0 && IsSameKey(probed));
   // Loaded before the copies, stored behind them.
-  const int32_t number = resolved.nth < 0 ? rows.NumberOf(table, row)
-                                          : scratch.counts[feature.call_table].unique +
-                                                static_cast<int32_t>(resolved.nth);
+  int32_t number = 0;
+  if (resolved.nth >= 0) {
+    number = scratch.counts[feature.call_table].unique + static_cast<int32_t>(resolved.nth);
+  } else if (IsMadeRow(probed)) {
+    number = static_cast<int32_t>(scratch.made_numbers[feature.first_id + i]);
+  } else {
+    number = rows.NumberOf(table, row);
+  }
   IdCounts counts;
   counts.missing = static_cast<unsigned>(__popc(__ballot_sync(kFullWarp, row == kRowRefused)));
   rows.Count(feature, counts);

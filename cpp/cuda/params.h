@@ -140,6 +140,8 @@ struct LookupScratch {
   CallCounts* counts;  // [tables of the call]
   int64_t* rows;       // [ids]
   Key* new_keys;       // [ids]: of those whose key has no row yet, where somebody asks
+  // [ids]: of ids that have brought their keys to bounded tables, the place among unique rows.
+  uint32_t* made_numbers;
   // Where ids of one absent key meet: epoch << 32 | the id that brings it. Words of
   // earlier epochs are empty, so nobody clears them.
   uint64_t* elections;  // [election_mask + 1]

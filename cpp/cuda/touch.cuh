@@ -43,6 +43,11 @@ DYNEMB_HD bool AddsUp(ScoreKind score) {
   return score == ScoreKind::kFrequency || score == ScoreKind::kDecayed;
 }
 
+// Scores for which each id of a new key matters.
+DYNEMB_HD bool IsScoredById(ScoreKind score) {
+  return AddsUp(score) || score == ScoreKind::kCustom;
+}
+
 // What a touch by id i is worth.
 __device__ inline uint64_t TouchValue(const TableView& table, const TableState& state,
                                       const FeatureParam& feature, int64_t i, int lookups,
