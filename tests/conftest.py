@@ -19,7 +19,7 @@ settings.register_profile(
 settings.register_profile(
     "long",
     parent=settings.get_profile("default"),
-    max_examples=150,
+    max_examples=100,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("default")

@@ -153,4 +153,4 @@ def test_many_sequences_of_verbs_equal_the_dictionary(part):
 
     # Derandomised runs are seeded by the class, so each part needs its own.
     machine = type(f"TableMachine{part}", (TableMachine,), {})
-    run_machine(machine, settings=settings(profile, max_examples=40, stateful_step_count=50))
+    run_machine(machine, settings=settings(profile, max_examples=25, stateful_step_count=50))
