@@ -20,4 +20,4 @@ export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
 # Left out: what adds Python and XLA to calls that other tests make as well.
 exec env LD_PRELOAD="$preload" $venv/bin/pytest -n auto -m "not long and not gpu" \
   --ignore tests/architecture --ignore tests/examples --ignore tests/flax --ignore tests/oracle \
-  --ignore tests/transform --ignore tests/contract/test_from_optax.py "$@"
+  --ignore tests/transform --ignore tests/contract "$@"
