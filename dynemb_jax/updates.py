@@ -208,10 +208,13 @@ def _as_taken(
 ) -> list[list[jax.Array]]:
     """The gradients of each table as the engine takes them: as its rows are kept, or float32."""
     tables = [[group.features[position].table for position in one.positions] for one in acts]
-    given = [pair for one in zip(tables, grads, strict=True) for pair in zip(*one, strict=True)]
+    given: dict[int, set[Any]] = {}
+    for of, one in zip(tables, grads, strict=True):
+        for position, grad in zip(of, one, strict=True):
+            given.setdefault(position, set()).add(grad.dtype)
     dtypes = {}
-    for position, table in enumerate(group.tables):
-        found = {grad.dtype for of, grad in given if of == position}
+    for position, found in given.items():
+        table = group.tables[position]
         is_kept = found == {table.dtype} and outside_plan(position, table) is None
         dtypes[position] = table.dtype if is_kept else np.float32
     return [

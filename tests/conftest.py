@@ -51,10 +51,3 @@ def platform(request):
         pytest.skip(f"there is no {request.param} here")
     with jax.default_device(device):
         yield request.param
-
-
-@pytest.fixture(scope="session")
-def cpu_only(platform):
-    """For tests of what a GPU does not have yet."""
-    if platform != "cpu":
-        pytest.skip("not yet on a GPU")
